@@ -1,0 +1,151 @@
+"""What a backend owes: make, dispose, look, list its own, connect, watch. Six verbs.
+
+A backend knows nothing of leases, pools, commands or HTTP; all of that is written once above this
+seam. Everything a backend hands out is a frozen value that can be stored and used after a restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from anyio.abc import ByteStream
+
+from sandboxd.model.template import BoxSpec
+from sandboxd.wire.codes import EndReason, Fault
+
+
+class LimitKind(StrEnum):
+    """How a limit holds: by the kernel, by measuring every few seconds, or not at all."""
+
+    ENFORCED = "enforced"
+    WATCHED = "watched"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What this backend can do on this machine. What is false is refused clearly, never pretended."""
+
+    limits: Mapping[str, LimitKind]  # cpu, memory, pids, disk
+    networks: frozenset[str]  # of "none", "internet", "allow"
+    runtimes: frozenset[str] = frozenset()
+    images: str = ""  # what an `image` may be, in words
+    other_users: bool = False  # commands and files as another user, chown
+    gpu: bool = False
+    oom_evidence: bool = False  # whether an out-of-memory kill can be told from other kills
+    notes: tuple[str, ...] = ()  # each gap with its mend, for `doctor`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoxRef:
+    """A box, as data: enough to find, reach and remove it from another process.
+
+    details: the backend's own strings and numbers (JSON), opaque above the seam.
+    """
+
+    backend: str
+    box_id: str
+    details: Mapping[str, str | int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoxOrder:
+    """What to make. `labels` are written by the very call that creates the box."""
+
+    box_id: str
+    spec: BoxSpec
+    labels: Mapping[str, str]  # `installation`, `pool`, `fingerprint`, `made_at`, …
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnedBox:
+    """A box of this installation as the backend finds it, whoever made it and when.
+
+    ref is None for the remains of a make that never finished: fit for `dispose_remains` alone.
+    """
+
+    box_id: str
+    labels: Mapping[str, str]
+    ref: BoxRef | None
+    alive: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Death:
+    """That a box is dead, and why as far as evidence goes."""
+
+    box_id: str
+    reason: EndReason = EndReason.DIED
+    fault: Fault = Fault.UNKNOWN
+    mask: bool = True
+    detail: str = ""
+    evidence: Mapping[str, str | int | float | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readings:
+    """What a box uses now, measured from outside. None where it cannot be had."""
+
+    cpu_s: float | None = None
+    memory_bytes: int | None = None
+    memory_peak_bytes: int | None = None
+    disk_bytes: int | None = None
+    oom_kills: int | None = None
+
+
+class Backend(Protocol):
+    """A maker of boxes. Entered once per daemon as an async context manager by its `open_…()`.
+
+    Errors that leave a backend are `sandboxd.errors.SandboxdError`s, translated where they enter:
+    `image_unavailable`, `start_failed` (fault task or infra), `backend_unavailable`,
+    `not_supported`, `capacity`, `disk_full`.
+    """
+
+    name: str
+
+    def capabilities(self) -> Capabilities:
+        """What it can do here. Probed when it was opened; does no I/O."""
+        ...
+
+    async def make(self, order: BoxOrder) -> BoxRef:
+        """Make a box and wait until its guest answers.
+
+        Raises as above. Cancelled or failed: nothing of the box remains, or `list_owned` shows it.
+        """
+        ...
+
+    async def dispose(self, ref: BoxRef) -> None:
+        """Remove the box and all that belongs to it. Gone already is success; idempotent."""
+        ...
+
+    async def dispose_remains(self, box_id: str) -> None:
+        """Remove what a make that never finished left of this installation's `box_id`."""
+        ...
+
+    async def look(self, ref: BoxRef) -> Death | None:
+        """None while the box lives, else its death. Never guesses: cannot tell → raises
+        `backend_unavailable`."""
+        ...
+
+    async def list_owned(self) -> list[OwnedBox]:
+        """Every box and remains of this installation, by label; never another's."""
+        ...
+
+    async def connect(self, ref: BoxRef) -> ByteStream:
+        """A fresh byte stream to the guest, proven to be the guest's.
+
+        Raises `sandbox_lost` if the box is dead or something else answers in its place.
+        """
+        ...
+
+    def watch(self) -> AbstractAsyncContextManager[AsyncIterator[Death]]:
+        """Deaths of living boxes from now on, those adopted by `look` included, once each."""
+        ...
+
+    async def read(self, ref: BoxRef) -> Readings:
+        """Readings from outside; all None where there are none."""
+        ...

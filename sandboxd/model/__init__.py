@@ -1,0 +1,1 @@
+"""The nouns of the house, pure: no I/O, no clock, no HTTP."""

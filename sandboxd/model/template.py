@@ -1,0 +1,75 @@
+"""Templates: what a box of a pool is made of."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Literal
+
+Capability = Literal["image", "none"]
+Pull = Literal["missing", "always", "never"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """Limits of one box. Zero `gpu` asks for none."""
+
+    cpu: float = 1.0
+    memory_mb: int = 512
+    pids: int = 256
+    disk_mb: int = 2048
+    gpu: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """What a box may reach: nothing, an allow-list of `host[:port]`, or the internet."""
+
+    kind: Literal["none", "internet", "allow"] = "none"
+    allow: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolSettings:
+    """How much stock a pool keeps: `max` counts everything that exists, in whatever state."""
+
+    ready: int = 0
+    max: int = 64
+    starting: int = 4
+    queue: int = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoxSpec:
+    """Everything that is fixed when a box is made. Two equal specs may share warm stock."""
+
+    image: str
+    resources: Resources = field(default_factory=Resources)
+    network: Network = field(default_factory=Network)
+    runtime: str = ""
+    kernels: tuple[str, ...] = ()
+    setup: tuple[str, ...] = ()
+    pull: Pull = "missing"
+
+    def fingerprint(self) -> str:
+        """Changes with anything that makes warm stock of the old spec unfit."""
+        text = json.dumps(asdict(self), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Template:
+    """A named kind of sandbox, as the configuration has it. Times in seconds."""
+
+    name: str
+    spec: BoxSpec
+    env: Mapping[str, str] = field(default_factory=dict)
+    workdir: str = "/workspace"
+    user: str = ""
+    capabilities: Capability = "image"
+    timeout_s: float = 3600
+    max_timeout_s: float = 86400
+    idle_timeout_s: float = 600
+    pool: PoolSettings = field(default_factory=PoolSettings)
