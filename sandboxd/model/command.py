@@ -1,0 +1,67 @@
+"""Commands: what is asked for, and the record of how it went. The guest keeps records; we only read them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sandboxd.wire.codes import Outcome, StartFailure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """What to run. argv is never touched by a shell; timeout_s None runs until the lease ends."""
+
+    exec_id: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: str = ""
+    user: str = ""
+    stdin: bytes | None = None
+    stdin_open: bool = False
+    timeout_s: float | None = None
+    output_limit_bytes: int = 1 << 20
+
+    def fingerprint(self) -> str:
+        """Equal for the same command, so that an `exec_id` used for another one is noticed."""
+        stdin = None if self.stdin is None else hashlib.sha256(self.stdin).hexdigest()
+        parts = (self.argv, sorted(self.env.items()), self.cwd, self.user, stdin, self.stdin_open, self.timeout_s)
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is kept of one output stream: all of it in `head`, or head and tail around a gap."""
+
+    total_bytes: int = 0
+    head: bytes = b""
+    tail: bytes = b""
+    gap_bytes: int = 0
+
+    @property
+    def truncated(self) -> bool:
+        """Whether anything of the stream is missing here."""
+        return len(self.head) + len(self.tail) < self.total_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecRecord:
+    """How a command went. exit_code only for `exited`, signal (`KILL`) only for `signaled` and what we killed."""
+
+    exec_id: str
+    outcome: Outcome | None  # None while it runs
+    exit_code: int | None = None
+    signal: str | None = None
+    reason: StartFailure | None = None
+    detail: str | None = None
+    oom_kills: int = 0
+    stdout: Kept = field(default_factory=Kept)
+    stderr: Kept = field(default_factory=Kept)
+    output_dropped: bool = False
+    duration_s: float = 0.0
+    started_at: float = 0.0
+    survivors: bool = False
+    shell_ended: bool = False
+    interrupted: bool = False
