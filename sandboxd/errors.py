@@ -14,6 +14,7 @@ class SandboxdError(Exception):
     code: from the closed set; fault, mask and retry_safe default to the code's own.
     detail: one sentence for a person; names the mend where there is one; never a secret.
     details: small JSON facts for programs (`position`, `limit`, `kept`, …).
+    status: the HTTP status, where it is not the code's own (416 for a range that was not kept).
     """
 
     def __init__(
@@ -27,6 +28,7 @@ class SandboxdError(Exception):
         retry_after_s: float | None = None,
         sandbox_id: str | None = None,
         details: Mapping[str, Any] | None = None,
+        status: int | None = None,
     ) -> None:
         super().__init__(detail)
         facts = CODES[code]
@@ -38,6 +40,7 @@ class SandboxdError(Exception):
         self.retry_after_s = retry_after_s
         self.sandbox_id = sandbox_id
         self.details = dict(details or {})
+        self.status = facts.status if status is None else status
 
     def __str__(self) -> str:
         return f"{self.code}: {self.detail}"

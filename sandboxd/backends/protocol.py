@@ -10,12 +10,24 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Literal, Protocol
 
 from anyio.abc import ByteStream
 
+from sandboxd.model.box import BoxRef
 from sandboxd.model.template import BoxSpec
 from sandboxd.wire.codes import EndReason, Fault
+
+__all__ = [
+    "Backend",
+    "BoxOrder",
+    "BoxRef",
+    "Capabilities",
+    "Death",
+    "LimitKind",
+    "OwnedBox",
+    "Readings",
+]
 
 
 class LimitKind(StrEnum):
@@ -37,19 +49,11 @@ class Capabilities:
     other_users: bool = False  # commands and files as another user, chown
     gpu: bool = False
     oom_evidence: bool = False  # whether an out-of-memory kill can be told from other kills
+    programs: Literal["any", "scripted"] = "any"  # scripted: no real processes, the fake's own
+    # rlimits that every command of a box gets, for machines without better limits: `nproc` (the
+    # template's own number stands in for the value), `nofile`, `max_rss_as_bytes`
+    limits_on_commands: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()  # each gap with its mend, for `doctor`
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BoxRef:
-    """A box, as data: enough to find, reach and remove it from another process.
-
-    details: the backend's own strings and numbers (JSON), opaque above the seam.
-    """
-
-    backend: str
-    box_id: str
-    details: Mapping[str, str | int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

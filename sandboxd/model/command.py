@@ -27,7 +27,15 @@ class Command:
     def fingerprint(self) -> str:
         """Equal for the same command, so that an `exec_id` used for another one is noticed."""
         stdin = None if self.stdin is None else hashlib.sha256(self.stdin).hexdigest()
-        parts = (self.argv, sorted(self.env.items()), self.cwd, self.user, stdin, self.stdin_open, self.timeout_s)
+        parts = (
+            self.argv,
+            sorted(self.env.items()),
+            self.cwd,
+            self.user,
+            stdin,
+            self.stdin_open,
+            self.timeout_s,
+        )
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 

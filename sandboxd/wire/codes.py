@@ -91,7 +91,9 @@ CODES: dict[ErrorCode, CodeFacts] = {
     ErrorCode.FILE_IS_DIRECTORY: CodeFacts(409, _A, False, False, "The path is a directory"),
     ErrorCode.FILE_NOT_DIRECTORY: CodeFacts(409, _A, False, False, "The path is no directory"),
     ErrorCode.FILE_EXISTS: CodeFacts(409, _A, False, False, "The file exists"),
-    ErrorCode.FILE_FORBIDDEN: CodeFacts(403, _A, False, False, "The sandbox's user may not do that"),
+    ErrorCode.FILE_FORBIDDEN: CodeFacts(
+        403, _A, False, False, "The sandbox's user may not do that"
+    ),
     ErrorCode.NAME_TOO_LONG: CodeFacts(422, _C, False, True, "The path is too long"),
     ErrorCode.DISK_FULL: CodeFacts(507, _A, False, False, "The sandbox's disk is full"),
     ErrorCode.NOT_SUPPORTED: CodeFacts(501, _C, True, True, "This backend cannot do that"),
@@ -157,7 +159,9 @@ class Verdict:
 _CLEAN = Verdict(None, None, mask=False)
 
 
-def exec_verdict(outcome: Outcome, *, reason: StartFailure | None = None, host_short: bool = False) -> Verdict:
+def exec_verdict(
+    outcome: Outcome, *, reason: StartFailure | None = None, host_short: bool = False
+) -> Verdict:
     """The verdict on a command.
 
     reason: why a `start_failed` could not be started; a working directory or user that the call

@@ -1,4 +1,4 @@
-"""One HTTP/1.1 client connection over a byte stream: to the guest from the daemon, to the daemon from the SDK.
+"""One HTTP/1.1 client connection over a byte stream: daemon to guest, and SDK to daemon.
 
 Sans-I/O parsing is h11's; this file only moves bytes. It knows no pool, no retry, no deadline: its
 callers bound every wait. `http1_sync.py` is generated from it by `scripts/unasync.py`.
@@ -63,21 +63,28 @@ class AsyncResponse:
                 return value.decode("latin-1")
         return default
 
-    async def chunks(self) -> AsyncIterator[bytes]:
-        """The body in pieces, as they arrive. Raises ConnectionLost if it is cut."""
+    async def next_chunk(self) -> bytes:
+        """The next piece of the body; empty at its end. Raises ConnectionLost if it is cut."""
         while not self._done:
             event = await self._connection.next_event()
             if isinstance(event, h11.Data):
-                yield bytes(event.data)
+                if event.data:
+                    return bytes(event.data)
             elif isinstance(event, h11.EndOfMessage):
                 self._done = True
                 self._connection.finish()
+        return b""
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """The body in pieces, as they arrive. Raises ConnectionLost if it is cut."""
+        while piece := await self.next_chunk():
+            yield piece
 
     async def read(self, *, limit: int) -> bytes:
         """The whole body. Raises ConnectionLost if it is cut or longer than `limit` bytes."""
         pieces: list[bytes] = []
         size = 0
-        async for piece in self.chunks():
+        while piece := await self.next_chunk():
             size += len(piece)
             if size > limit:
                 await self._connection.aclose()
@@ -113,46 +120,53 @@ class AsyncConnection:
 
         headers: `host` among them, and for an iterated body `content-length` or
         `transfer-encoding: chunked`; the length of a body of bytes is added here.
-        Raises ConnectionLost. Cancelled: the connection must be closed by the caller.
+        Raises ConnectionLost, and whatever an iterated body itself raises (the connection is then
+        closed). Cancelled: the connection must be closed by the caller.
         """
         self.requests += 1
+        pieces = None
         if isinstance(body, bytes):
             headers = [*headers, (b"content-length", b"%d" % len(body))]
-        elif body is None and method in {"POST", "PUT", "PATCH"}:
+        elif body is not None:
+            pieces = body
+        elif method in {"POST", "PUT", "PATCH"}:
             headers = [*headers, (b"content-length", b"0")]
         sent = False
         try:
             head = self._h11.send(h11.Request(method=method, target=target, headers=headers)) or b""
-            if isinstance(body, bytes):
-                if body:
-                    head += self._h11.send(h11.Data(data=body)) or b""
-                body = None
-            if body is None:
+            if isinstance(body, bytes) and body:
+                head += self._h11.send(h11.Data(data=body)) or b""
+            if pieces is None:
                 head += self._h11.send(h11.EndOfMessage()) or b""
-                sent = True
-                await self._stream.send(head)
-            else:
-                sent = True
-                await self._send_pieces(head, body)
-            return await self._head()
+            sent = True
+            await self._stream.send(head)
         except (OSError, h11.ProtocolError) as error:
             await self.aclose()
-            if isinstance(error, ConnectionLost):
-                raise
             raise ConnectionLost(str(error) or type(error).__name__, sent=sent) from error
+        if pieces is not None:
+            await self._send_pieces(pieces)
+        return await self._head()
 
-    async def _send_pieces(self, head: bytes, body: AsyncIterator[bytes]) -> None:
-        await self._stream.send(head)
+    async def _send_pieces(self, pieces: AsyncIterator[bytes]) -> None:
+        """Send a body piece by piece. What the pieces themselves raise passes through as it is."""
         try:
-            async for piece in body:
-                if piece:
-                    await self._stream.send(self._h11.send(h11.Data(data=piece)) or b"")
-            await self._stream.send(self._h11.send(h11.EndOfMessage()) or b"")
-        except ConnectionLost:
+            async for piece in pieces:
+                if piece and not await self._taken(h11.Data(data=piece)):
+                    return
+            await self._taken(h11.EndOfMessage())
+        except Exception:
+            await self.aclose()
             raise
+
+    async def _taken(self, event: h11.Data | h11.EndOfMessage) -> bool:
+        """Send one event. False once the peer takes no more: it may have answered, so read."""
+        data = self._h11.send(event) or b""
+        try:
+            await self._stream.send(data)
         except OSError:
-            # The peer may have answered early (too large, forbidden) and closed: read that answer.
             self._h11.send_failed()
+            return False
+        return True
 
     async def _head(self) -> AsyncResponse:
         while True:
@@ -191,7 +205,7 @@ class AsyncConnection:
             self._h11.start_next_cycle()
 
     def detach(self) -> tuple[AsyncStream, bytes]:
-        """After 101: the bare stream, and what had already been read of it. The connection is spent."""
+        """After 101: the bare stream, and what was read of it already. The connection is spent."""
         self.closed = True
         return self._stream, bytes(self._h11.trailing_data[0])
 

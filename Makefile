@@ -1,0 +1,86 @@
+# One front door for people and CI. `make help` lists what there is; every target sets up what it needs.
+
+SHELL := /bin/sh
+PY := .venv/bin/python
+PYTEST := $(PY) -m pytest
+DEFAULT_MARKS := not slow and not docker and not kubernetes
+JOBS ?= 2
+ARGS ?=
+
+# A Python from 3.9 on starts the set-up: the first of these that runs. A folder of the PATH that may not be read is no error.
+PYTHON ?= python3
+STARTERS := $(PYTHON) python3 /usr/bin/python3 /usr/local/bin/python3 python3.14 python3.13 python3.12 python3.11 python3.10 python3.9
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-python test-serial test-go test-long cover lint types fmt arch bench docs guest sync-client clean distclean ci
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
+
+setup: ## make .venv with everything, the guest built; does nothing when nothing changed
+	@for python in $(STARTERS); do \
+	  if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 9))' >/dev/null 2>&1; then exec "$$python" scripts/setup.py; fi; \
+	done; echo "setup: no Python 3.9 or newer runs here. Install Python 3.11 or newer (Debian, Ubuntu: apt-get install python3 python3-venv), then run make again." >&2; exit 1
+
+demo: setup ## 164 real problems, a sandbox each, twice; no set-up of yours (ARGS="--limit 20")
+	@.venv/bin/sandboxd demo $(ARGS)
+
+test: setup test-python test-serial test-go ## all tests but the long ones (ARGS="-k name")
+
+test-python: setup
+	$(PYTEST) -n $(JOBS) -m "$(DEFAULT_MARKS) and not serial" $(ARGS)
+
+# pytest's 5 stands for "no test was chosen", which is no failure here: all may run in parallel.
+test-serial: setup
+	$(PYTEST) -m "$(DEFAULT_MARKS) and serial" $(ARGS) || [ $$? -eq 5 ]
+
+test-go: setup
+	$(PY) scripts/build_guest.py -- vet ./...
+	$(PY) scripts/build_guest.py -- test ./...
+
+test-long: setup ## the tests that take more than a few seconds each
+	$(PYTEST) -m "slow and not docker and not kubernetes" --timeout 600 $(ARGS) || [ $$? -eq 5 ]
+
+cover: setup ## which lines and branches no test has tried
+	$(PY) -m coverage erase
+	$(PY) -m coverage run -m pytest -m "$(DEFAULT_MARKS)" $(ARGS)
+	$(PY) -m coverage combine -q
+	$(PY) -m coverage report
+
+lint: setup ## ruff: rules and format
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+
+fmt: setup ## format, and mend what ruff can mend
+	$(PY) -m ruff format .
+	$(PY) -m ruff check --fix .
+
+types: setup ## mypy, strict; the SDK also as macOS and Windows see it
+	$(PY) -m mypy
+	$(PY) -m mypy --platform darwin client sandboxd/wire
+	$(PY) -m mypy --platform win32 client sandboxd/wire
+
+arch: setup ## the walls: import contracts, house rules, generated files and pages in step
+	$(PYTEST) -q tests/architecture
+
+bench: setup ## the table of docs/performance.md, measured here and now
+	$(PY) -m scripts.bench $(ARGS)
+
+docs: setup ## write the generated pages anew
+	$(PY) scripts/gen_docs.py
+
+guest: setup ## build the guest agent, if its sources changed
+	@$(PY) scripts/build_guest.py
+
+sync-client: setup ## write the SDK's synchronous twin anew
+	$(PY) scripts/unasync.py
+
+clean: ## remove what was built and cached, but not .venv
+	rm -rf build dist sandboxd/guest/bin .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.* bench-*.json
+	find sandboxd client tests scripts examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+distclean: clean ## remove .venv too
+	rm -rf .venv
+
+ci: ## what .ci/run runs
+	@bash .ci/run

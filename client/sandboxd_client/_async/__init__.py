@@ -1,0 +1,1 @@
+"""The asynchronous SDK, written by hand; `_sync/` is generated from it."""

@@ -1,0 +1,154 @@
+"""Calls to the daemon: answers parsed, failures typed, passing ones tried again.
+
+Knows no sandbox.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+
+from sandboxd.wire.http1 import AsyncResponse, ConnectionLost, Headers
+from sandboxd_client._async.transport import AsyncBody, AsyncExchange, AsyncTransport
+from sandboxd_client._core.calls import Call
+from sandboxd_client._core.retries import Patience
+from sandboxd_client._core.settings import Address
+from sandboxd_client._runtime import aio as runtime
+from sandboxd_client.errors import ApiUnreachable, Internal, SandboxdError, error_from_problem
+
+T = TypeVar("T")
+
+PATIENCE_S = (
+    30.0  # a restart of the daemon takes a few seconds; a wrong address should not take a minute
+)
+
+_MOST_JSON_BYTES = 256 << 20  # both streams of a command at a generous output limit
+_MOST_PROBLEM_BYTES = 1 << 20
+
+
+class AsyncApi:
+    """One daemon, one key."""
+
+    def __init__(
+        self, address: Address, *, key: str | None, connections: int, patience_s: float
+    ) -> None:
+        self.patience_s = patience_s
+        self._transport = AsyncTransport(address, headers=_headers(key), limit=connections)
+        scheme = "https" if address.tls else "http"
+        self.url = f"{scheme}://{address.authority}{address.prefix}"
+
+    async def json(self, call: Call, *, deadline: float | None = None) -> dict[str, Any]:
+        """The JSON object that answers a call; an empty one for an answer without a body.
+
+        deadline: until when to try again (on the runtime's clock), by default `patience_s` from
+        now. Raises the typed error, ApiUnreachable among them.
+        """
+
+        async def once() -> dict[str, Any]:
+            exchange = await self._begin(call, None)
+            try:
+                body = await exchange.response.read(limit=_MOST_JSON_BYTES)
+            finally:
+                await exchange.aclose()
+            return _object(body)
+
+        return await self._trying(call, once, deadline=deadline)
+
+    async def open(self, call: Call, *, body: AsyncBody | None = None) -> AsyncExchange:
+        """The answer to a call, its body yet to be read; close it.
+
+        body: makes the pieces of the request's body, once for each try. Raises as `json` does.
+        """
+
+        async def once() -> AsyncExchange:
+            return await self._begin(call, body)
+
+        return await self._trying(call, once, deadline=None)
+
+    async def send(self, call: Call, *, body: AsyncBody) -> dict[str, Any]:
+        """Like `json`, for a body in pieces."""
+
+        async def once() -> dict[str, Any]:
+            exchange = await self._begin(call, body)
+            try:
+                return _object(await exchange.response.read(limit=_MOST_JSON_BYTES))
+            finally:
+                await exchange.aclose()
+
+        return await self._trying(call, once, deadline=None)
+
+    async def aclose(self) -> None:
+        """Close the connections at rest."""
+        await self._transport.aclose()
+
+    async def _trying(
+        self, call: Call, once: Callable[[], Awaitable[T]], *, deadline: float | None
+    ) -> T:
+        if deadline is None:
+            deadline = runtime.now() + self.patience_s
+        patience = Patience(deadline=deadline)
+        while True:
+            try:
+                return await once()
+            except ConnectionLost as lost:
+                error: SandboxdError = unreachable(lost)
+                error.__cause__ = lost
+            except SandboxdError as told:
+                error = told
+            pause = patience.pause(error, safe=call.safe, now=runtime.now())
+            if pause is None:
+                raise error
+            await runtime.sleep(pause)
+
+    async def _begin(self, call: Call, body: AsyncBody | None) -> AsyncExchange:
+        """One try: an answer that is no error. Raises ConnectionLost, typed errors."""
+        exchange = await self._transport.send(call, body)
+        if exchange.response.status < 400:
+            return exchange
+        try:
+            raise await _error_of(exchange.response)
+        finally:
+            await exchange.aclose()
+
+
+def unreachable(lost: ConnectionLost) -> ApiUnreachable:
+    """The public face of a lost connection."""
+    if not lost.sent:
+        return ApiUnreachable(str(lost), retry_safe=True)
+    return ApiUnreachable(f"the answer was lost: {lost}", retry_safe=False)
+
+
+def _headers(key: str | None) -> Headers:
+    agent = f"sandboxd-client python/{platform.python_version()}"
+    headers: Headers = [(b"user-agent", agent.encode())]
+    if key:
+        headers.append((b"authorization", b"Bearer " + key.encode()))
+    return headers
+
+
+async def _error_of(response: AsyncResponse) -> SandboxdError:
+    body = await response.read(limit=_MOST_PROBLEM_BYTES)
+    if response.header(b"content-type").startswith("application/problem+json"):
+        problem = _object(body)
+        problem.setdefault("status", response.status)
+        if problem.get("retry_after_s") is None and (after := response.header(b"retry-after")):
+            problem["retry_after_s"] = float(after) if after.isdigit() else None
+        return error_from_problem(problem)
+    # Not the daemon's own words: a proxy between us, or another server altogether.
+    words = body[:200].decode("utf-8", "replace").strip()
+    detail = f"something between us and the daemon answered {response.status}: {words}"
+    return ApiUnreachable(detail, retry_safe=False, status=response.status)
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    if not body:
+        return {}
+    try:
+        told = json.loads(body)
+    except ValueError as error:
+        raise Internal("the daemon's answer is no JSON") from error
+    if not isinstance(told, Mapping):
+        raise Internal("the daemon's answer is no JSON object")
+    return dict(told)

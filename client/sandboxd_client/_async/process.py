@@ -1,0 +1,151 @@
+"""A command as something to hold: its input, its events, its end; and the waiting of `exec`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, Literal
+
+from sandboxd_client._async.api import AsyncApi
+from sandboxd_client._async.streaming import follow_events
+from sandboxd_client._core.calls import ROUND_S, Call, encode, path_of
+from sandboxd_client._runtime import aio as runtime
+from sandboxd_client.errors import ApiUnreachable
+from sandboxd_client.events import ExecEvent
+from sandboxd_client.results import ExecResult
+
+_STDIN_PIECE_BYTES = 1 << 20
+_MOST_OUTPUT_BYTES = 1 << 30
+
+
+class AsyncProcess:
+    """A command in a sandbox, by its id. Holds no connection; dropping it ends nothing.
+
+    One writer at a time: `write` keeps count of the bytes that the command's input has taken.
+    """
+
+    def __init__(self, api: AsyncApi, *, sandbox_id: str, exec_id: str) -> None:
+        self._api = api
+        self._parts = ("sandboxes", sandbox_id, "execs", exec_id)
+        self._stdin_offset: int | None = None  # None: ask first, another process may have written
+        self.exec_id = exec_id
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.exec_id}>"
+
+    async def info(self, *, binary: bool = False) -> ExecResult:
+        """How it stands now, with its output so far. binary: the exact bytes as well."""
+        return await self._get(wait_s=None, binary=binary)
+
+    async def wait(self, *, timeout_s: float | None = None, binary: bool = False) -> ExecResult:
+        """Wait for its end, in rounds that no proxy cuts.
+
+        timeout_s: give up waiting after that; the result then says `running`, the command runs on.
+        binary: the exact bytes of the output as well. Cancelled: the command runs on.
+        """
+        deadline = None if timeout_s is None else runtime.now() + timeout_s
+        while True:
+            left = ROUND_S if deadline is None else max(0.0, deadline - runtime.now())
+            result = await self._get(wait_s=min(ROUND_S, left), binary=binary)
+            if not result.running or (deadline is not None and runtime.now() >= deadline):
+                return result
+
+    async def write(self, data: bytes | str) -> None:
+        """Write to its standard input (`stdin_open=True` keeps it open); returns when all is taken.
+
+        Waits as long as the command does not read. Raises the typed error once it has closed its
+        input or ended.
+        """
+        view = memoryview(data.encode() if isinstance(data, str) else data)
+        offset = await self._offset()
+        end = offset + len(view)
+        start = offset
+        while offset < end:
+            piece = bytes(view[offset - start : offset - start + _STDIN_PIECE_BYTES])
+            offset = self._stdin_offset = await self._push(piece, offset=offset, eof=False)
+
+    async def close_stdin(self) -> None:
+        """End of file on its standard input. Idempotent."""
+        offset = await self._offset()
+        self._stdin_offset = await self._push(b"", offset=offset, eof=True)
+
+    async def signal(self, name: str = "TERM") -> bool:
+        """Send a signal (`"INT"`, `"KILL"`, …) to its process group. False if it had ended already.
+
+        Not sent again if the answer is lost: that raises ApiUnreachable.
+        """
+        call = Call(
+            method="POST", path=path_of(*self._parts, "signal"), body=encode({"signal": name})
+        )
+        told = await self._api.json(call)
+        return bool(told.get("delivered", True))
+
+    async def kill(self) -> bool:
+        """Kill the whole tree of it. False if it had ended already."""
+        return await self.signal("KILL")
+
+    def events(self, *, after: int = 0) -> AsyncIterator[ExecEvent]:
+        """Its events after the number `after`, each once, until `Ended`; survives cut lines."""
+        return follow_events(
+            self._api, first=None, events_path=path_of(*self._parts, "events"), after=after
+        )
+
+    async def output(
+        self,
+        stream: Literal["stdout", "stderr"] = "stdout",
+        *,
+        offset: int = 0,
+        limit: int | None = None,
+        wait_s: float | None = None,
+    ) -> tuple[bytes, int]:
+        """Kept bytes of one stream from `offset` on, and the offset to go on from.
+
+        wait_s: wait that long for more at the end. Raises the typed error, whose `details["kept"]`
+        tells what there is, for a range that was not kept.
+        """
+        query = {"stream": stream, "offset": offset, "limit": limit, "wait_s": wait_s}
+        path = path_of(*self._parts, "output", query=query)
+        exchange = await self._api.open(Call(method="GET", path=path, accept="*/*", safe=True))
+        try:
+            data = await exchange.response.read(limit=_MOST_OUTPUT_BYTES)
+        finally:
+            await exchange.aclose()
+        told = exchange.response.header(b"x-next-offset")
+        return data, int(told) if told else offset + len(data)
+
+    async def _get(self, *, wait_s: float | None, binary: bool) -> ExecResult:
+        query = {"wait_s": wait_s, "encoding": "base64" if binary else None}
+        call = Call(method="GET", path=path_of(*self._parts, query=query), safe=True)
+        return ExecResult.from_json(await self._api.json(call))
+
+    async def _offset(self) -> int:
+        if self._stdin_offset is None:
+            self._stdin_offset = await self._push(b"", offset=0, eof=False)
+        return self._stdin_offset
+
+    async def _push(self, piece: bytes, *, offset: int, eof: bool) -> int:
+        """Bytes at an offset: what was taken already is skipped, so this may be sent again."""
+        path = path_of(*self._parts, "stdin", query={"offset": offset, "eof": eof})
+        call = Call(
+            method="POST", path=path, body=piece, content_type="application/octet-stream", safe=True
+        )
+        while True:
+            try:
+                return int((await self._api.json(call))["offset"])
+            except ApiUnreachable as error:
+                if error.status is not None:
+                    raise
+                # A command that reads nothing keeps the line silent. If the daemon answers
+                # otherwise, that is all it was.
+                await self.info()
+
+
+async def run_to_end(
+    api: AsyncApi, process: AsyncProcess, *, path: str, body: dict[str, Any], binary: bool
+) -> ExecResult:
+    """Start a command (under its id) and wait for its end: one round trip if it is short.
+
+    The daemon answers after a round of waiting at the latest, then rounds of waiting follow.
+    """
+    call = Call(method="POST", path=path, body=encode(body), safe=True)
+    result = ExecResult.from_json(await api.json(call))
+    return result if not result.running else await process.wait(binary=binary)

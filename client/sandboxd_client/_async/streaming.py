@@ -1,0 +1,81 @@
+"""A command's events, across as many connections as it takes: each exactly once, in order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from sandboxd.wire.http1 import ConnectionLost
+from sandboxd_client._async.api import AsyncApi, unreachable
+from sandboxd_client._core.calls import Call
+from sandboxd_client._core.ndjson import LineSplitter
+from sandboxd_client._core.retries import Patience
+from sandboxd_client._runtime import aio as runtime
+from sandboxd_client.errors import ApiUnreachable, Internal, SandboxdError
+from sandboxd_client.events import Ended, ExecEvent, event_from_json
+
+NDJSON = "application/x-ndjson"
+STREAM_SILENCE_S = 45.0  # a quiet stream says keepalive every 15 s: after three it is cut
+
+
+async def json_lines(api: AsyncApi, call: Call) -> AsyncGenerator[dict[str, Any], None]:
+    """The objects of one NDJSON answer. Raises ConnectionLost where it is cut, and typed errors."""
+    exchange = await api.open(call)
+    try:
+        lines = LineSplitter()
+        while chunk := await exchange.response.next_chunk():
+            for line in lines.feed(chunk):
+                yield json.loads(line)
+    except ValueError as error:
+        raise Internal(f"the daemon's stream is not NDJSON: {error}") from error
+    finally:
+        await exchange.aclose()
+
+
+async def follow_events(
+    api: AsyncApi, *, first: Call | None, events_path: str, after: int = 0
+) -> AsyncGenerator[ExecEvent, None]:
+    """The events of a command after the number `after`, until it ended.
+
+    first: starts the command and streams it; sent again under its id as long as nothing came of
+    it. Then, and if it is None, the stream is attached to by `events_path`. Raises typed errors;
+    ApiUnreachable once the stream could not be had again for `patience_s` without any progress.
+    """
+    patience, progressed = Patience(deadline=runtime.now()), True
+    while True:
+        call = first if first is not None and after == 0 else _attach(events_path, after)
+        told = json_lines(api, call)
+        try:
+            async for line in told:
+                progressed = True
+                event = event_from_json(line)
+                if event is None or 0 < event.seq <= after:
+                    continue
+                after = event.seq or after
+                yield event
+                if isinstance(event, Ended):
+                    return
+            error: SandboxdError = ApiUnreachable("the stream was cut", retry_safe=False)
+        except ConnectionLost as lost:
+            error = unreachable(lost)
+        except SandboxdError as problem:
+            error = problem
+        finally:
+            await told.aclose()
+        if progressed:
+            patience, progressed = Patience(deadline=runtime.now() + api.patience_s), False
+        pause = patience.pause(error, safe=True, now=runtime.now())
+        if pause is None:
+            raise error
+        await runtime.sleep(pause)
+
+
+def _attach(events_path: str, after: int) -> Call:
+    return Call(
+        method="GET",
+        path=f"{events_path}?encoding=base64" + (f"&after={after}" if after else ""),
+        accept=NDJSON,
+        safe=True,
+        silence_s=STREAM_SILENCE_S,
+    )

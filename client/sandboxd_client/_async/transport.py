@@ -1,0 +1,194 @@
+"""Connections to one daemon: opened, used again, dropped.
+
+Knows no retry but the one for a connection that went stale.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager
+from weakref import WeakKeyDictionary
+
+from sandboxd.wire.http1 import AsyncConnection, AsyncResponse, ConnectionLost, Headers
+from sandboxd_client._core.calls import Call
+from sandboxd_client._core.idle import IdleConnections
+from sandboxd_client._core.settings import Address
+from sandboxd_client._runtime import aio as runtime
+
+_CLOSE_S = 5.0
+
+AsyncBody = Callable[[], AsyncIterator[bytes]]  # made anew for each try
+
+
+class AsyncHeld:
+    """A connection and the line below it."""
+
+    __slots__ = ("connection", "line")
+
+    def __init__(self, line: runtime.Line) -> None:
+        self.line = line
+        self.connection = AsyncConnection(line)
+
+
+class AsyncPool:
+    """The connections of one event loop (or of one process, in the synchronous twin)."""
+
+    def __init__(self, *, limit: int) -> None:
+        self.pid = os.getpid()
+        self.closed = False
+        self.slots = runtime.Slots(limit)
+        self.idle: IdleConnections[AsyncHeld] = IdleConnections()
+        self.guard: AbstractContextManager[object] = runtime.guard()
+
+    def take(self) -> tuple[AsyncHeld | None, list[AsyncHeld]]:
+        """The best connection at rest, if one is sound, and those to close."""
+        with self.guard:
+            old = self.idle.expire(now=runtime.now())
+            while (held := self.idle.take()) is not None:
+                if not held.line.has_news():
+                    return held, old
+                old.append(held)
+            return None, old
+
+    def put(self, held: AsyncHeld) -> None:
+        """Lay a connection to rest."""
+        with self.guard:
+            self.idle.put(held, now=runtime.now())
+
+    def clear(self) -> list[AsyncHeld]:
+        """All connections at rest, to be closed."""
+        with self.guard:
+            return self.idle.clear()
+
+
+class AsyncExchange:
+    """An answer that has begun, and the connection it comes on. Close it, whatever happens."""
+
+    __slots__ = ("_held", "_pool", "response")
+
+    def __init__(self, pool: AsyncPool, held: AsyncHeld, response: AsyncResponse) -> None:
+        self._pool = pool
+        self._held: AsyncHeld | None = held
+        self.response = response
+
+    async def aclose(self) -> None:
+        """Give the connection back if the answer was read to its end, else close it. Idempotent."""
+        held, self._held = self._held, None
+        if held is None:
+            return
+        if held.connection.idle and not self._pool.closed:
+            self._pool.put(held)
+            self._pool.slots.release()
+        else:
+            await _discard(self._pool, held)
+
+
+class AsyncTransport:
+    """Sends single requests. One per client; safe after fork and from several event loops."""
+
+    def __init__(self, address: Address, *, headers: Headers, limit: int) -> None:
+        self._address = address
+        self._headers: Headers = [(b"host", address.authority.encode("latin-1")), *headers]
+        self._limit = limit
+        self._pools: WeakKeyDictionary[object, AsyncPool] = WeakKeyDictionary()
+        self._opening = runtime.guard()
+
+    def _pool(self) -> AsyncPool:
+        home = runtime.home()
+        pool = self._pools.get(home)
+        if pool is not None and pool.pid == os.getpid():
+            return pool
+        return self._new_pool(home)
+
+    def _new_pool(self, home: object) -> AsyncPool:
+        """A pool for a loop or a process that had none.
+
+        After a fork what the parent's pools hold is theirs: the child forgets it, and sends nothing
+        on it, no farewell of TLS either.
+        """
+        if any(pool.pid != os.getpid() for pool in list(self._pools.values())):
+            self._pools, self._opening = WeakKeyDictionary(), runtime.guard()
+        with self._opening:
+            for other in [other for other in self._pools if runtime.is_gone(other)]:
+                del self._pools[other]
+            pool = self._pools.get(home)
+            if pool is None:
+                pool = self._pools[home] = AsyncPool(limit=self._limit)
+            return pool
+
+    async def send(self, call: Call, body: AsyncBody | None = None) -> AsyncExchange:
+        """Send a request and wait for the head of its answer.
+
+        body: makes the pieces to send instead of `call.body`. Raises ConnectionLost (its `sent` false means
+        that it certainly had no effect). Cancelled: the connection is closed.
+        """
+        pool = self._pool()
+        await pool.slots.acquire()
+        held, old = pool.take()
+        if old:
+            await _close_all(old)
+        if held is not None:
+            try:
+                return await self._exchange(pool, held, call, body)
+            except ConnectionLost as lost:
+                # Most likely the daemon went away while the line was at rest.
+                if lost.sent and not call.safe:
+                    raise
+            await _close_all(pool.clear())
+            await pool.slots.acquire()
+        return await self._exchange(pool, None, call, body)
+
+    async def _exchange(
+        self, pool: AsyncPool, held: AsyncHeld | None, call: Call, body: AsyncBody | None
+    ) -> AsyncExchange:
+        """One request on that connection, or on a new one. Gives the slot back if it fails."""
+        try:
+            if held is None:
+                held = await self._open(call)
+            held.line.silence_s, held.line.at_rest = call.silence_s, True
+            response = await held.connection.request(
+                call.method,
+                self._address.prefix + call.path,
+                self._headers_of(call, chunked=body is not None),
+                call.body if body is None else body(),
+            )
+        except BaseException:
+            await _discard(pool, held)
+            raise
+        return AsyncExchange(pool, held, response)
+
+    async def _open(self, call: Call) -> AsyncHeld:
+        try:
+            return AsyncHeld(await runtime.connect(self._address, silence_s=call.silence_s))
+        except OSError as error:
+            where = f"{self._address.host}:{self._address.port}"
+            why = str(error) or type(error).__name__
+            raise ConnectionLost(f"no connection to {where}: {why}", sent=False) from error
+
+    def _headers_of(self, call: Call, *, chunked: bool) -> Headers:
+        headers = [*self._headers, (b"accept", call.accept.encode())]
+        if chunked:
+            headers.append((b"transfer-encoding", b"chunked"))
+        if chunked or call.body is not None:
+            headers.append((b"content-type", call.content_type.encode()))
+        return headers
+
+    async def aclose(self) -> None:
+        """Close this loop's connections at rest. Those in use close when their calls end."""
+        pool = self._pools.pop(runtime.home(), None)
+        if pool is not None and pool.pid == os.getpid():
+            pool.closed = True
+            await _close_all(pool.clear())
+
+
+async def _discard(pool: AsyncPool, held: AsyncHeld | None) -> None:
+    pool.slots.release()
+    if held is not None:
+        await _close_all([held])
+
+
+async def _close_all(connections: list[AsyncHeld]) -> None:
+    with runtime.shielded(_CLOSE_S):
+        for held in connections:
+            await held.connection.aclose()

@@ -1,0 +1,1 @@
+"""The deciding parts of the SDK, pure: no socket, no sleep, no difference between the twins."""

@@ -1,0 +1,4 @@
+"""What differs between the twins by more than a word: waiting, connecting, threads.
+
+The same names on both sides.
+"""

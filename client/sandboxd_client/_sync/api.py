@@ -1,0 +1,153 @@
+# Generated from client/sandboxd_client/_async/api.py by scripts/unasync.py: edit that, and run this.
+"""Calls to the daemon: answers parsed, failures typed, passing ones tried again.
+
+Knows no sandbox.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from sandboxd.wire.http1_sync import ConnectionLost, Headers, Response
+from sandboxd_client._core.calls import Call
+from sandboxd_client._core.retries import Patience
+from sandboxd_client._core.settings import Address
+from sandboxd_client._runtime import sio as runtime
+from sandboxd_client._sync.transport import Body, Exchange, Transport
+from sandboxd_client.errors import ApiUnreachable, Internal, SandboxdError, error_from_problem
+
+T = TypeVar("T")
+
+PATIENCE_S = (
+    30.0  # a restart of the daemon takes a few seconds; a wrong address should not take a minute
+)
+
+_MOST_JSON_BYTES = 256 << 20  # both streams of a command at a generous output limit
+_MOST_PROBLEM_BYTES = 1 << 20
+
+
+class Api:
+    """One daemon, one key."""
+
+    def __init__(
+        self, address: Address, *, key: str | None, connections: int, patience_s: float
+    ) -> None:
+        self.patience_s = patience_s
+        self._transport = Transport(address, headers=_headers(key), limit=connections)
+        scheme = "https" if address.tls else "http"
+        self.url = f"{scheme}://{address.authority}{address.prefix}"
+
+    def json(self, call: Call, *, deadline: float | None = None) -> dict[str, Any]:
+        """The JSON object that answers a call; an empty one for an answer without a body.
+
+        deadline: until when to try again (on the runtime's clock), by default `patience_s` from
+        now. Raises the typed error, ApiUnreachable among them.
+        """
+
+        def once() -> dict[str, Any]:
+            exchange = self._begin(call, None)
+            try:
+                body = exchange.response.read(limit=_MOST_JSON_BYTES)
+            finally:
+                exchange.close()
+            return _object(body)
+
+        return self._trying(call, once, deadline=deadline)
+
+    def open(self, call: Call, *, body: Body | None = None) -> Exchange:
+        """The answer to a call, its body yet to be read; close it.
+
+        body: makes the pieces of the request's body, once for each try. Raises as `json` does.
+        """
+
+        def once() -> Exchange:
+            return self._begin(call, body)
+
+        return self._trying(call, once, deadline=None)
+
+    def send(self, call: Call, *, body: Body) -> dict[str, Any]:
+        """Like `json`, for a body in pieces."""
+
+        def once() -> dict[str, Any]:
+            exchange = self._begin(call, body)
+            try:
+                return _object(exchange.response.read(limit=_MOST_JSON_BYTES))
+            finally:
+                exchange.close()
+
+        return self._trying(call, once, deadline=None)
+
+    def close(self) -> None:
+        """Close the connections at rest."""
+        self._transport.close()
+
+    def _trying(self, call: Call, once: Callable[[], T], *, deadline: float | None) -> T:
+        if deadline is None:
+            deadline = runtime.now() + self.patience_s
+        patience = Patience(deadline=deadline)
+        while True:
+            try:
+                return once()
+            except ConnectionLost as lost:
+                error: SandboxdError = unreachable(lost)
+                error.__cause__ = lost
+            except SandboxdError as told:
+                error = told
+            pause = patience.pause(error, safe=call.safe, now=runtime.now())
+            if pause is None:
+                raise error
+            runtime.sleep(pause)
+
+    def _begin(self, call: Call, body: Body | None) -> Exchange:
+        """One try: an answer that is no error. Raises ConnectionLost, typed errors."""
+        exchange = self._transport.send(call, body)
+        if exchange.response.status < 400:
+            return exchange
+        try:
+            raise _error_of(exchange.response)
+        finally:
+            exchange.close()
+
+
+def unreachable(lost: ConnectionLost) -> ApiUnreachable:
+    """The public face of a lost connection."""
+    if not lost.sent:
+        return ApiUnreachable(str(lost), retry_safe=True)
+    return ApiUnreachable(f"the answer was lost: {lost}", retry_safe=False)
+
+
+def _headers(key: str | None) -> Headers:
+    agent = f"sandboxd-client python/{platform.python_version()}"
+    headers: Headers = [(b"user-agent", agent.encode())]
+    if key:
+        headers.append((b"authorization", b"Bearer " + key.encode()))
+    return headers
+
+
+def _error_of(response: Response) -> SandboxdError:
+    body = response.read(limit=_MOST_PROBLEM_BYTES)
+    if response.header(b"content-type").startswith("application/problem+json"):
+        problem = _object(body)
+        problem.setdefault("status", response.status)
+        if problem.get("retry_after_s") is None and (after := response.header(b"retry-after")):
+            problem["retry_after_s"] = float(after) if after.isdigit() else None
+        return error_from_problem(problem)
+    # Not the daemon's own words: a proxy between us, or another server altogether.
+    words = body[:200].decode("utf-8", "replace").strip()
+    detail = f"something between us and the daemon answered {response.status}: {words}"
+    return ApiUnreachable(detail, retry_safe=False, status=response.status)
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    if not body:
+        return {}
+    try:
+        told = json.loads(body)
+    except ValueError as error:
+        raise Internal("the daemon's answer is no JSON") from error
+    if not isinstance(told, Mapping):
+        raise Internal("the daemon's answer is no JSON object")
+    return dict(told)

@@ -1,0 +1,140 @@
+# Generated from client/sandboxd_client/_async/client.py by scripts/unasync.py: edit that, and run this.
+"""The client: one daemon, one key, any number of sandboxes."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self, Unpack
+
+from sandboxd_client._core.calls import Call, path_of
+from sandboxd_client._core.settings import address_of, key_of
+from sandboxd_client._sync.api import PATIENCE_S, Api
+from sandboxd_client._sync.leasing import Place
+from sandboxd_client._sync.sandbox import Sandbox, every_page
+from sandboxd_client.options import LeaseOptions
+from sandboxd_client.records import PoolInfo, Released, SandboxInfo, TemplateInfo, VersionInfo
+
+_CONNECTIONS = 1000
+
+
+class Sandboxd:
+    """A sandboxd daemon. One of these serves thousands of concurrent rollouts.
+
+    url, key: else SANDBOXD_API_URL and SANDBOXD_API_KEY, else `http://127.0.0.1:8420` and no key.
+    tls: for https with certificates of your own. connections: at most so many at once; further
+    calls wait for one. patience_s: how long a call goes on trying while no daemon answers.
+
+    Makes no connection until the first call. Leaving its `with` closes connections, releases
+    nothing. Safe after fork and from several event loops (the synchronous twin: threads).
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        key: str | None = None,
+        tls: ssl.SSLContext | None = None,
+        connections: int = _CONNECTIONS,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        self._api = Api(
+            address_of(url, tls=tls),
+            key=key_of(key),
+            connections=connections,
+            patience_s=patience_s,
+        )
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.url}>"
+
+    @property
+    def url(self) -> str:
+        """Where the daemon is."""
+        return self._api.url
+
+    def lease(self, template: str | None = None, **options: Unpack[LeaseOptions]) -> Sandbox:
+        """Lease a sandbox: `await` it to hold it until `release()`, or enter it to have it released.
+
+        options: see LeaseOptions. Waits in the daemon's queue for `wait_timeout_s` (60 by default),
+        through restarts of the daemon too. Raises Capacity when none became free,
+        ImageUnavailable, StartFailed, BadRequest and so on. Cancelled while it waits: leaves the
+        queue, and gives back what it may have been given.
+        """
+        return self._lease(template, options)
+
+    def sandbox(self, sandbox_id: str) -> Sandbox:
+        """A sandbox that was leased before, by its id. Asks nothing yet.
+
+        Leaving a `with` on it releases it, as it does on one that was leased here.
+        """
+        return Sandbox(self._api, sandbox_id)
+
+    def sandboxes(
+        self,
+        *,
+        run_id: str | None = None,
+        group_id: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        state: str | None = None,
+    ) -> list[SandboxInfo]:
+        """This key's sandboxes, newest first: the live ones, unless a `state` is named."""
+        query = {
+            "run_id": run_id,
+            "group_id": group_id,
+            "label": _pairs(labels),
+            "state": state,
+        }
+        found = every_page(self._api, ("sandboxes",), "sandboxes", query=query)
+        return [SandboxInfo.from_json(told) for told in found]
+
+    def release(
+        self,
+        *,
+        run_id: str | None = None,
+        group_id: str | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> Released:
+        """Release every sandbox that matches all of what is given, at least one thing."""
+        query = {"run_id": run_id, "group_id": group_id, "label": _pairs(labels)}
+        call = Call(method="DELETE", path=path_of("sandboxes", query=query), safe=True)
+        return Released.from_json(self._api.json(call))
+
+    def templates(self) -> list[TemplateInfo]:
+        """The kinds of sandbox that can be leased by name."""
+        found = every_page(self._api, ("templates",), "templates", query={})
+        return [TemplateInfo.from_json(told) for told in found]
+
+    def pools(self) -> list[PoolInfo]:
+        """How the stock of each template stands."""
+        found = every_page(self._api, ("pools",), "pools", query={})
+        return [PoolInfo.from_json(told) for told in found]
+
+    def version(self) -> VersionInfo:
+        """What the daemon is and can do."""
+        call = Call(method="GET", path=path_of("version"), safe=True)
+        return VersionInfo.from_json(self._api.json(call))
+
+    def close(self) -> None:
+        """Close the connections of this event loop. The client may be used again."""
+        self._api.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _lease(self, template: str | None, options: LeaseOptions) -> Sandbox:
+        granted = Place(self._api, template, options).granted()
+        return Sandbox(self._api, granted.id, granted=granted)
+
+
+def _pairs(labels: Mapping[str, str] | None) -> list[str]:
+    return [f"{name}={value}" for name, value in (labels or {}).items()]

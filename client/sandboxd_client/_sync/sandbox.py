@@ -1,0 +1,215 @@
+# Generated from client/sandboxd_client/_async/sandbox.py by scripts/unasync.py: edit that, and run this.
+"""One sandbox, as its holder uses it."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from types import TracebackType
+from typing import Any, Literal, Self, Unpack
+
+from sandboxd_client._core.calls import ROUND_S, Call, encode, path_of
+from sandboxd_client._core.ids import fresh_id
+from sandboxd_client._sync.api import Api
+from sandboxd_client._sync.ending import end_quietly
+from sandboxd_client._sync.files import Files
+from sandboxd_client._sync.process import Process, run_to_end
+from sandboxd_client._sync.shell import Shell
+from sandboxd_client._sync.streaming import (
+    NDJSON,
+    STREAM_SILENCE_S,
+    follow_events,
+    json_lines,
+)
+from sandboxd_client.errors import SandboxdError
+from sandboxd_client.events import ExecEvent
+from sandboxd_client.options import Cmd, CommandOptions, command_body
+from sandboxd_client.records import SandboxInfo, SandboxToken
+from sandboxd_client.results import ExecResult
+
+_INLINE_STDIN_BYTES = 4 << 20  # beyond this, input travels raw instead of base64 in one JSON body
+
+
+class Sandbox:
+    """A leased sandbox, by its id. Holds no connection; leaving its `with` releases the lease.
+
+    granted: what the daemon told when it was leased, None for one that was attached to.
+    """
+
+    def __init__(self, api: Api, sandbox_id: str, *, granted: SandboxInfo | None = None) -> None:
+        self._api = api
+        self.id = sandbox_id
+        self.granted = granted
+        self.files = Files(api, sandbox_id=sandbox_id)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id}>"
+
+    # ------------------------------------------------------------------------------- commands
+
+    def exec(
+        self, cmd: Cmd, *, binary: bool = False, **options: Unpack[CommandOptions]
+    ) -> ExecResult:
+        """Run a command to its end: shell text for `/bin/sh -c`, or an argv.
+
+        options: see CommandOptions (`env cwd user stdin timeout_s output_limit_bytes exec_id`).
+        binary: the exact bytes of the output as well. However it ended, that is a result; raises
+        the typed error when the sandbox or the call failed. Never runs twice. Cancelled: the
+        command runs on under its deadline, and can be attached to by its `exec_id`.
+        """
+        stdin = options.get("stdin")
+        if stdin is not None and len(stdin) > _INLINE_STDIN_BYTES:
+            return self._exec_with_long_input(cmd, stdin, binary=binary, options=options)
+        exec_id = options.get("exec_id") or fresh_id("exec")
+        query = {"wait_s": ROUND_S, "encoding": "base64" if binary else None}
+        return run_to_end(
+            self._api,
+            self.process(exec_id),
+            path=path_of("sandboxes", self.id, "execs", query=query),
+            body=command_body(cmd, options, exec_id=exec_id),
+            binary=binary,
+        )
+
+    def stream(self, cmd: Cmd, **options: Unpack[CommandOptions]) -> Iterator[ExecEvent]:
+        """Run a command and yield its events as they happen: Started, Stdout, Stderr, Gap, Ended.
+
+        The last one is Ended and has the result. A cut line is attached to again, each event
+        comes once. Raises the typed error where the sandbox failed: it never just stops.
+        """
+        exec_id = options.get("exec_id") or fresh_id("exec")
+        call = Call(
+            method="POST",
+            path=path_of("sandboxes", self.id, "execs", query={"encoding": "base64"}),
+            body=encode(command_body(cmd, options, exec_id=exec_id)),
+            accept=NDJSON,
+            safe=True,
+            silence_s=STREAM_SILENCE_S,
+        )
+        events_path = path_of("sandboxes", self.id, "execs", exec_id, "events")
+        return follow_events(self._api, first=call, events_path=events_path)
+
+    def start(self, cmd: Cmd, **options: Unpack[CommandOptions]) -> Process:
+        """Start a command and return at once. `stdin_open=True` keeps its input open."""
+        exec_id = options.get("exec_id") or fresh_id("exec")
+        body = {**command_body(cmd, options, exec_id=exec_id), "detach": True}
+        path = path_of("sandboxes", self.id, "execs")
+        self._api.json(Call(method="POST", path=path, body=encode(body), safe=True))
+        return self.process(exec_id)
+
+    def process(self, exec_id: str) -> Process:
+        """A command that was started before, by its id. Asks nothing yet."""
+        return Process(self._api, sandbox_id=self.id, exec_id=exec_id)
+
+    def execs(self, *, state: str | None = None) -> list[ExecResult]:
+        """The commands of this sandbox, newest first, without their output."""
+        path = ("sandboxes", self.id, "execs")
+        found = every_page(self._api, path, "execs", query={"state": state})
+        return [ExecResult.from_json(told) for told in found]
+
+    def shell(
+        self,
+        *,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        user: str | None = None,
+    ) -> Shell:
+        """A shell that remembers directory, variables and functions. `await` it, or enter it."""
+        return self._open_shell({"cwd": cwd, "env": env, "user": user})
+
+    # ------------------------------------------------------------------------------- the lease
+
+    def info(self, *, wait_s: float | None = None) -> SandboxInfo:
+        """How the sandbox and its lease stand.
+
+        wait_s: wait that long for it to be leased or ended.
+        """
+        path = path_of("sandboxes", self.id, query={"wait_s": wait_s})
+        return SandboxInfo.from_json(self._api.json(Call(method="GET", path=path, safe=True)))
+
+    def renew(self, timeout_s: float | None = None) -> SandboxInfo:
+        """Let the lease end `timeout_s` from now; None means as late as the template allows."""
+        call = Call(
+            method="POST",
+            path=path_of("sandboxes", self.id, "renew"),
+            body=encode({"timeout_s": timeout_s}),
+            safe=True,
+        )
+        return SandboxInfo.from_json(self._api.json(call))
+
+    def release(self, *, wait_s: float | None = None) -> SandboxInfo:
+        """Give the sandbox back; what runs in it ends. Idempotent.
+
+        wait_s: wait that long until it is gone from the machine.
+        """
+        path = path_of("sandboxes", self.id, query={"wait_s": wait_s})
+        call = Call(method="DELETE", path=path, safe=True)
+        return SandboxInfo.from_json(self._api.json(call))
+
+    def token(self, rights: Literal["use", "read"] = "use", *, ttl_s: float = 3600) -> SandboxToken:
+        """A key for this sandbox alone, that can neither lease, renew nor release."""
+        call = Call(
+            method="POST",
+            path=path_of("sandboxes", self.id, "tokens"),
+            body=encode({"rights": rights, "ttl_s": ttl_s}),
+        )
+        return SandboxToken.from_json(self._api.json(call))
+
+    def logs(self) -> Generator[dict[str, Any], None, None]:
+        """What happened to the sandbox, entry by entry: set-up output, starts, ends, faults."""
+        call = Call(
+            method="GET", path=path_of("sandboxes", self.id, "logs"), accept=NDJSON, safe=True
+        )
+        lines = json_lines(self._api, call)
+        try:
+            for entry in lines:
+                yield entry
+        finally:
+            lines.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        end_quietly(repr(self), self.release)
+
+    # ------------------------------------------------------------------------------- inner parts
+
+    def _open_shell(self, options: dict[str, Any]) -> Shell:
+        body = {name: value for name, value in options.items() if value is not None}
+        body["shell_id"] = fresh_id("shell")
+        path = path_of("sandboxes", self.id, "shells")
+        told = self._api.json(Call(method="POST", path=path, body=encode(body), safe=True))
+        return Shell(self._api, sandbox_id=self.id, shell_id=told["shell_id"])
+
+    def _exec_with_long_input(
+        self, cmd: Cmd, stdin: bytes | str, *, binary: bool, options: CommandOptions
+    ) -> ExecResult:
+        started: CommandOptions = {**options, "stdin": None, "stdin_open": True}
+        process = self.start(cmd, **started)
+        try:
+            process.write(stdin)
+            process.close_stdin()
+        except SandboxdError as error:
+            # A command may end, or close its input, before it has read all: its end says how.
+            if error.status not in {409, 410}:
+                raise
+        return process.wait(binary=binary)
+
+
+def every_page(
+    api: Api, path: tuple[str, ...], name: str, *, query: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """All objects of a list, page by page."""
+    found: list[dict[str, Any]] = []
+    cursor: str | None = None
+    while True:
+        target = path_of(*path, query={**query, "limit": 1000, "cursor": cursor})
+        page = api.json(Call(method="GET", path=target, safe=True))
+        found += page[name]
+        cursor = page.get("next_cursor")
+        if not cursor:
+            return found

@@ -1,0 +1,82 @@
+# Generated from client/sandboxd_client/_async/streaming.py by scripts/unasync.py: edit that, and run this.
+"""A command's events, across as many connections as it takes: each exactly once, in order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator
+from typing import Any
+
+from sandboxd.wire.http1_sync import ConnectionLost
+from sandboxd_client._core.calls import Call
+from sandboxd_client._core.ndjson import LineSplitter
+from sandboxd_client._core.retries import Patience
+from sandboxd_client._runtime import sio as runtime
+from sandboxd_client._sync.api import Api, unreachable
+from sandboxd_client.errors import ApiUnreachable, Internal, SandboxdError
+from sandboxd_client.events import Ended, ExecEvent, event_from_json
+
+NDJSON = "application/x-ndjson"
+STREAM_SILENCE_S = 45.0  # a quiet stream says keepalive every 15 s: after three it is cut
+
+
+def json_lines(api: Api, call: Call) -> Generator[dict[str, Any], None, None]:
+    """The objects of one NDJSON answer. Raises ConnectionLost where it is cut, and typed errors."""
+    exchange = api.open(call)
+    try:
+        lines = LineSplitter()
+        while chunk := exchange.response.next_chunk():
+            for line in lines.feed(chunk):
+                yield json.loads(line)
+    except ValueError as error:
+        raise Internal(f"the daemon's stream is not NDJSON: {error}") from error
+    finally:
+        exchange.close()
+
+
+def follow_events(
+    api: Api, *, first: Call | None, events_path: str, after: int = 0
+) -> Generator[ExecEvent, None, None]:
+    """The events of a command after the number `after`, until it ended.
+
+    first: starts the command and streams it; sent again under its id as long as nothing came of
+    it. Then, and if it is None, the stream is attached to by `events_path`. Raises typed errors;
+    ApiUnreachable once the stream could not be had again for `patience_s` without any progress.
+    """
+    patience, progressed = Patience(deadline=runtime.now()), True
+    while True:
+        call = first if first is not None and after == 0 else _attach(events_path, after)
+        told = json_lines(api, call)
+        try:
+            for line in told:
+                progressed = True
+                event = event_from_json(line)
+                if event is None or 0 < event.seq <= after:
+                    continue
+                after = event.seq or after
+                yield event
+                if isinstance(event, Ended):
+                    return
+            error: SandboxdError = ApiUnreachable("the stream was cut", retry_safe=False)
+        except ConnectionLost as lost:
+            error = unreachable(lost)
+        except SandboxdError as problem:
+            error = problem
+        finally:
+            told.close()
+        if progressed:
+            patience, progressed = Patience(deadline=runtime.now() + api.patience_s), False
+        pause = patience.pause(error, safe=True, now=runtime.now())
+        if pause is None:
+            raise error
+        runtime.sleep(pause)
+
+
+def _attach(events_path: str, after: int) -> Call:
+    return Call(
+        method="GET",
+        path=f"{events_path}?encoding=base64" + (f"&after={after}" if after else ""),
+        accept=NDJSON,
+        safe=True,
+        silence_s=STREAM_SILENCE_S,
+    )

@@ -1,0 +1,113 @@
+"""The keyword arguments of `lease`, `exec`, `stream` and `start`, and the bodies made of them."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypedDict, cast
+
+Cmd = str | Sequence[str]  # shell text for /bin/sh -c, or an argv that no shell touches
+
+
+@dataclass(frozen=True, slots=True)
+class FileContent:
+    """A file that a lease brings along, where its mode matters: `FileContent(text, mode=0o755)`."""
+
+    data: bytes | str
+    mode: int | None = None
+
+
+class CommandOptions(TypedDict, total=False):
+    """How to run a command.
+
+    env: on top of the sandbox's. cwd: relative to the workdir. user: needs a backend that can.
+    stdin: given whole, then end of file; without it a command sees end of file at once.
+    stdin_open: keep it open for `Process.write`. timeout_s: from its start; without it the lease's
+    end ends it. output_limit_bytes: kept per stream. exec_id: the caller's own id; the same id
+    attaches and never runs twice.
+    """
+
+    env: Mapping[str, str] | None
+    cwd: str | None
+    user: str | None
+    stdin: bytes | str | None
+    stdin_open: bool
+    timeout_s: float | None
+    output_limit_bytes: int | None
+    exec_id: str | None
+
+
+class LeaseOptions(TypedDict, total=False):
+    """What a lease may say beside its template.
+
+    image: instead of a template. resources, network, runtime: other than the template's make it a
+    cold lease. secrets: environment variables that are told to nobody. files: by path, bytes, text
+    or FileContent. timeout_s, idle_timeout_s: the two clocks. wait_timeout_s: how long to queue
+    (default 60), and the deadline of all tries. run_id, group_id, rollout_id, labels: to find it
+    by. idempotency_key: the same key gives the same sandbox; with a key of the caller's own a
+    cancelled lease is left in place, to be asked for again.
+    """
+
+    image: str | None
+    resources: Mapping[str, float] | None
+    env: Mapping[str, str] | None
+    secrets: Mapping[str, str] | None
+    files: Mapping[str, bytes | str | FileContent] | None
+    workdir: str | None
+    user: str | None
+    network: str | Mapping[str, Any] | None
+    runtime: str | None
+    labels: Mapping[str, str] | None
+    timeout_s: float | None
+    idle_timeout_s: float | None
+    wait_timeout_s: float | None
+    run_id: str | None
+    group_id: str | None
+    rollout_id: str | None
+    idempotency_key: str | None
+
+
+def command_body(cmd: Cmd, options: CommandOptions, *, exec_id: str) -> dict[str, Any]:
+    """The body that starts a command. Raises TypeError for an option that does not exist."""
+    body = _given(options, CommandOptions)
+    stdin = body.pop("stdin", None)
+    if isinstance(stdin, str):
+        body["stdin"] = stdin
+    elif stdin is not None:
+        body["stdin_b64"] = base64.b64encode(stdin).decode("ascii")
+    body["cmd"] = cmd if isinstance(cmd, str) else list(cmd)
+    body["exec_id"] = exec_id
+    return body
+
+
+def lease_body(template: str | None, options: LeaseOptions, *, key: str) -> dict[str, Any]:
+    """The body that asks for a lease. Raises TypeError for an option that does not exist."""
+    body = _given(options, LeaseOptions)
+    if template is not None:
+        body["template"] = template
+    files = cast("Mapping[str, bytes | str | FileContent]", body.pop("files", {}))
+    if files:
+        body["files"] = {path: _file(content) for path, content in files.items()}
+    body["idempotency_key"] = key
+    return body
+
+
+def _given(options: Mapping[str, Any], kind: type[Any]) -> dict[str, Any]:
+    unknown = sorted(options.keys() - kind.__annotations__.keys())
+    if unknown:
+        raise TypeError(
+            f"there is no option {unknown[0]!r}; there are {sorted(kind.__annotations__)}"
+        )
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _file(content: bytes | str | FileContent) -> dict[str, Any]:
+    if not isinstance(content, FileContent):
+        content = FileContent(content)
+    told: dict[str, Any] = {} if content.mode is None else {"mode": content.mode}
+    if isinstance(content.data, str):
+        told["text"] = content.data
+    else:
+        told["data_b64"] = base64.b64encode(content.data).decode("ascii")
+    return told

@@ -1,0 +1,152 @@
+"""What the daemon tells of sandboxes, files, pools and itself: frozen, tolerant of newer fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """Something told by the daemon. `raw` is all of it, also what this SDK does not know."""
+
+    NESTED: ClassVar[Mapping[str, type[Record]]] = {}
+
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> Self:
+        """From the object as it travels; what it lacks has its default."""
+        names = cls.__dataclass_fields__
+        known = {name: value for name, value in told.items() if name in names}
+        for name, kind in cls.NESTED.items():
+            if known.get(name) is not None:
+                known[name] = kind.from_json(known[name])
+        return cls(**{**known, "raw": told})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuePlace(Record):
+    """Where a waiting lease stands."""
+
+    position: int = 0
+    expected_wait_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseEnd(Record):
+    """Why a lease ended, and the verdict on it. `at` in Unix time."""
+
+    reason: str = ""
+    code: str | None = None
+    fault: str | None = None
+    mask: bool = False
+    detail: str | None = None
+    at: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxInfo(Record):
+    """A sandbox and its lease. Points in time are Unix seconds.
+
+    state: queued, making, leased, ending or ended. warm: it came from stock; else `cold_because`
+    names the fields that its template does not have. limits: by name `enforced`, `watched` or
+    `none`.
+    """
+
+    NESTED: ClassVar[Mapping[str, type[Record]]] = {"queue": QueuePlace, "end": LeaseEnd}
+
+    id: str = ""
+    template: str | None = None
+    image: str | None = None
+    state: str = ""
+    phase: str | None = None
+    queue: QueuePlace | None = None
+    created_at: float | None = None
+    leased_at: float | None = None
+    expires_at: float | None = None
+    idle_expires_at: float | None = None
+    run_id: str | None = None
+    group_id: str | None = None
+    rollout_id: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    backend: str | None = None
+    warm: bool | None = None
+    cold_because: list[str] | None = None
+    lease_wait_s: float | None = None
+    limits: Mapping[str, str] = field(default_factory=dict)
+    endpoint: str | None = None
+    end: LeaseEnd | None = None
+    usage: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileInfo(Record):
+    """One entry of the sandbox's file system.
+
+    type: file, directory, link or other. size: in bytes. mode: the permission bits. name_b64: the
+    name's bytes, where they are no UTF-8. target: of a link.
+    """
+
+    path: str = ""
+    name: str = ""
+    name_b64: str | None = None
+    type: str = "file"
+    size: int = 0
+    mode: int | str | None = None
+    user: str | None = None
+    group: str | None = None
+    modified_at: float | None = None
+    target: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolInfo(Record):
+    """How a pool stands; `max` counts everything that exists, in whatever state."""
+
+    template: str = ""
+    ready: int = 0
+    making: int = 0
+    leased: int = 0
+    disposing: int = 0
+    queued: int = 0
+    target: int = 0
+    max: int = 0
+    last_error: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TemplateInfo(Record):
+    """A named kind of sandbox; `raw` has all its settings."""
+
+    name: str = ""
+    image: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionInfo(Record):
+    """What the daemon is and can do."""
+
+    version: str = ""
+    api: Any = None
+    guest_protocols: list[int] = field(default_factory=list)
+    backend: Any = None
+    capabilities: Mapping[str, Any] = field(default_factory=dict)
+    limits: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxToken(Record):
+    """A key for one sandbox alone. `url` has it in its path, for clients that send no header."""
+
+    token: str = ""
+    url: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Released(Record):
+    """What a release of many did: the ids that ended, and those that could not be."""
+
+    released: list[str] | int = field(default_factory=list)
+    failed: list[Any] | int = field(default_factory=list)

@@ -1,0 +1,156 @@
+package main
+
+import (
+	"path"
+	"syscall"
+)
+
+// claimRequest is the body of POST /v1/claim.
+type claimRequest struct {
+	LeaseID      string            `json:"lease_id"`
+	Env          map[string]string `json:"env"`
+	Workdir      string            `json:"workdir"`
+	User         string            `json:"user"`
+	Capabilities string            `json:"capabilities"`
+	LifeS        *float64          `json:"life_s"`
+	Files        []claimFile       `json:"files"`
+	Nofile       *uint64           `json:"nofile"`
+	Nproc        *uint64           `json:"nproc"`
+	AddressSpace *uint64           `json:"max_rss_as_bytes"`
+}
+
+type claimFile struct {
+	Path string  `json:"path"`
+	Data []byte  `json:"data_b64"`
+	Mode *uint32 `json:"mode"`
+}
+
+// claim is what a lease laid down for every later call. It never changes.
+type claim struct {
+	leaseID  string
+	at       int64 // boot time
+	env      map[string]string
+	workdir  string
+	user     account
+	dropCaps bool
+	rlimits  []rlimit64
+}
+
+var unclaimed = claim{workdir: "/"}
+
+// settings are the claim's, or those of a guest that nobody claimed yet.
+func (g *guest) settings() *claim {
+	if c := g.currentClaim(); c != nil {
+		return c
+	}
+	c := unclaimed
+	c.user = g.own
+	return &c
+}
+
+func (r *claimRequest) check() *problem {
+	switch {
+	case !validID(r.LeaseID):
+		return fail("bad_request", "lease_id is not valid")
+	case r.Capabilities != "" && r.Capabilities != "image" && r.Capabilities != "none":
+		return fail("bad_request", `capabilities is neither "image" nor "none"`)
+	case r.LifeS != nil && !(*r.LifeS >= 0):
+		return fail("bad_request", "life_s is negative")
+	case hasNUL(r.Workdir) || hasNUL(r.User):
+		return fail("bad_request", "workdir or user has a zero byte")
+	case r.Workdir != "" && r.Workdir[0] != '/':
+		return fail("bad_request", "workdir is not absolute")
+	}
+	for _, f := range r.Files {
+		if f.Path == "" || hasNUL(f.Path) {
+			return fail("bad_request", "files: %q is not a path", f.Path)
+		}
+	}
+	return checkEnv(r.Env)
+}
+
+// take claims the box: workdir and files are made first, so a claim that fails leaves it unclaimed.
+// The same lease again is success without effect.
+func (g *guest) take(r *claimRequest) error {
+	if p := r.check(); p != nil {
+		return p
+	}
+	g.lifeMu.Lock()
+	defer g.lifeMu.Unlock()
+	if g.claim != nil {
+		if g.claim.leaseID == r.LeaseID {
+			return nil
+		}
+		return fail("conflict", "the box is claimed by another lease").with("lease_id", g.claim.leaseID)
+	}
+	c := &claim{leaseID: r.LeaseID, env: r.Env, workdir: path.Clean("/" + r.Workdir), user: g.own,
+		dropCaps: r.Capabilities == "none"}
+	if r.User != "" {
+		a, p := findAccount(r.User)
+		if p != nil {
+			return p
+		}
+		c.user = a
+	}
+	c.addRlimit(syscall.RLIMIT_NOFILE, r.Nofile)
+	c.addRlimit(rlimitNproc, r.Nproc)
+	c.addRlimit(syscall.RLIMIT_AS, r.AddressSpace)
+	if err := c.furnish(r.Files); err != nil {
+		return err
+	}
+	c.at = bootNow()
+	g.claim = c
+	g.setLife(r.LifeS)
+	return nil
+}
+
+const rlimitNproc = 6
+
+func (c *claim) addRlimit(resource uint64, value *uint64) {
+	if value == nil {
+		return
+	}
+	var now syscall.Rlimit
+	most := *value
+	if syscall.Getrlimit(int(resource), &now) == nil {
+		most = min(most, now.Max)
+	}
+	c.rlimits = append(c.rlimits, rlimit64{resource, most, most})
+}
+
+// furnish makes the workdir, owned by the user, and writes the files.
+func (c *claim) furnish(files []claimFile) error {
+	if err := makeWorkdir(c.workdir, c.user); err != nil {
+		return err
+	}
+	for _, f := range files {
+		mode := uint32(defaultFileMode)
+		if f.Mode != nil {
+			mode = *f.Mode
+		}
+		if err := writeWhole(c.user, c.absolute(f.Path), f.Data, mode); err != nil {
+			p := asProblem(err)
+			return p.with("path", f.Path)
+		}
+	}
+	return nil
+}
+
+// absolute is where a path leads: relative ones start at the workdir.
+func (c *claim) absolute(p string) string {
+	if p == "" {
+		return c.workdir
+	}
+	if p[0] != '/' {
+		return c.workdir + "/" + p
+	}
+	return p
+}
+
+// account resolves the user that a call names; "" is the claim's.
+func (c *claim) account(user string) (account, *problem) {
+	if user == "" {
+		return c.user, nil
+	}
+	return findAccount(user)
+}

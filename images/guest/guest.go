@@ -1,0 +1,143 @@
+package main
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+)
+
+const (
+	protocolNumber = 1
+
+	// Exit statuses of the guest itself; the backend reads them as evidence.
+	exitUsage       = 64
+	exitTreeUndead  = 70
+	exitLifeOver    = 71
+	exitOrphanLimit = 72
+)
+
+// version is set by the build.
+var version = "dev"
+
+// guest is all that one agent knows.
+type guest struct {
+	bootID    string
+	startedAt int64 // boot time
+	own       account
+	deadlines *deadlines
+	processes *processTable
+	execs     *execTable
+	shells    *shellTable
+	limits    *limitReader
+	lastWord  atomic.Int64 // boot time of the daemon's last request
+
+	lifeMu   sync.Mutex // guards what follows
+	claim    *claim
+	lifeEnd  int64 // boot time; 0 for none
+	lifeDue  *deadline
+	orphanS  float64
+	exitWith func(status int, why string)
+}
+
+func newGuest(orphanS float64, cgroupRoot string) (*guest, error) {
+	own, problem := findAccount("")
+	if problem != nil {
+		return nil, problem
+	}
+	timers, err := newDeadlines()
+	if err != nil {
+		return nil, fmt.Errorf("timerfd: %w", err)
+	}
+	processes, err := newProcessTable()
+	if err != nil {
+		return nil, err
+	}
+	g := &guest{
+		bootID:    randomID(),
+		startedAt: bootNow(),
+		own:       own,
+		deadlines: timers,
+		processes: processes,
+		limits:    newLimitReader(cgroupRoot),
+		orphanS:   orphanS,
+		exitWith:  exit,
+	}
+	g.execs = newExecTable(g)
+	g.shells = newShellTable(g)
+	g.heard()
+	g.watchOrphan()
+	return g, nil
+}
+
+func randomID() string {
+	var raw [16]byte
+	if _, err := rand.Read(raw[:]); err != nil {
+		panic(err)
+	}
+	return hex.EncodeToString(raw[:])
+}
+
+func exit(status int, why string) {
+	fmt.Fprintf(os.Stderr, "sandbox-guest: %s\n", why)
+	os.Exit(status)
+}
+
+// heard notes a word from the daemon.
+func (g *guest) heard() { g.lastWord.Store(bootNow()) }
+
+// watchOrphan ends a guest that nobody claimed and nobody spoke to for the orphan limit.
+func (g *guest) watchOrphan() {
+	g.deadlines.at(g.lastWord.Load()+nanoseconds(g.orphanS), func() {
+		switch {
+		case g.currentClaim() != nil:
+		case bootNow() < g.lastWord.Load()+nanoseconds(g.orphanS):
+			g.watchOrphan()
+		default:
+			g.end(exitOrphanLimit, "nobody claimed it and the daemon is silent")
+		}
+	})
+}
+
+// end kills everything and exits. As the first process of a pid namespace the exit alone would do.
+func (g *guest) end(status int, why string) {
+	g.processes.killEverything()
+	g.exitWith(status, why)
+}
+
+// setLife moves the hard end. The lock is held.
+func (g *guest) setLife(lifeS *float64) {
+	g.deadlines.stop(g.lifeDue)
+	g.lifeDue, g.lifeEnd = nil, 0
+	if lifeS == nil {
+		return
+	}
+	end := bootNow() + nanoseconds(*lifeS)
+	g.lifeEnd = end
+	g.lifeDue = g.deadlines.at(end, func() {
+		g.lifeMu.Lock()
+		over := g.lifeEnd != 0 && g.lifeEnd <= bootNow()
+		g.lifeMu.Unlock()
+		if over {
+			g.end(exitLifeOver, "its life is over")
+		}
+	})
+}
+
+func (g *guest) lifeLeft() *float64 {
+	g.lifeMu.Lock()
+	defer g.lifeMu.Unlock()
+	if g.lifeEnd == 0 {
+		return nil
+	}
+	left := max(float64(g.lifeEnd-bootNow())/1e9, 0)
+	return &left
+}
+
+func (g *guest) currentClaim() *claim {
+	g.lifeMu.Lock()
+	defer g.lifeMu.Unlock()
+	return g.claim
+}

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"os"
+	"strconv"
+	"syscall"
+)
+
+// execPipes are the two ends of a command's pipes.
+type execPipes struct {
+	pumps  [2]*pump
+	theirs []int // closed once the command has them
+}
+
+// nullFD is what commands without stdin read: shared, since it has no position. Set by reserve.
+var nullFD = -1
+
+// openPipes makes the pipes that the request asks for and writes their numbers into the launch.
+func (e *Exec) openPipes(r *execRequest, l *launch) (*execPipes, error) {
+	pipes := &execPipes{}
+	for which := range pipes.pumps {
+		fds, err := newPipe(0)
+		if err != nil {
+			pipes.closeTheirs()
+			pipes.closeOurs(e)
+			return nil, err
+		}
+		pipes.pumps[which] = newPump(fds[0], func(data []byte) { e.output.append(which, data) })
+		pipes.theirs = append(pipes.theirs, fds[1])
+		l.stdio[which+1] = uintptr(fds[1])
+	}
+	if r.Stdin == nil && !r.StdinOpen {
+		l.stdio[0] = uintptr(nullFD)
+		return pipes, nil
+	}
+	fds, err := newPipe(1)
+	if err != nil {
+		pipes.closeTheirs()
+		pipes.closeOurs(e)
+		return nil, err
+	}
+	pipes.theirs = append(pipes.theirs, fds[0])
+	l.stdio[0] = uintptr(fds[0])
+	e.stdin.open(fds[1], r.Stdin, r.StdinOpen)
+	return pipes, nil
+}
+
+// newPipe makes a pipe of which the given end, ours, does not block.
+func newPipe(ours int) (fds [2]int, err error) {
+	if err = syscall.Pipe2(fds[:], syscall.O_CLOEXEC); err != nil {
+		return fds, err
+	}
+	return fds, syscall.SetNonblock(fds[ours], true)
+}
+
+func (p *execPipes) closeTheirs() {
+	for _, fd := range p.theirs {
+		syscall.Close(fd)
+	}
+	p.theirs = nil
+}
+
+// closeOurs gives up on a command that did not start.
+func (p *execPipes) closeOurs(e *Exec) {
+	for _, pump := range p.pumps {
+		if pump != nil {
+			syscall.Close(pump.fd)
+		}
+	}
+	e.stdin.end()
+}
+
+func (p *execPipes) start() {
+	for _, pump := range p.pumps {
+		pump.start()
+	}
+}
+
+func (p *execPipes) cut() {
+	for _, pump := range p.pumps {
+		pump.cut()
+	}
+}
+
+// raiseOOMScore makes a command a better victim than the guest. A command of root did it itself; one
+// of a guest that is not root could not, since the guest's own files in /proc are root's.
+func raiseOOMScore(pid int) {
+	if os.Geteuid() == 0 {
+		return
+	}
+	fd, err := syscall.Open("/proc/"+strconv.Itoa(pid)+"/oom_score_adj", syscall.O_WRONLY|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return
+	}
+	_, _ = syscall.Write(fd, []byte("500"))
+	syscall.Close(fd)
+}

@@ -1,0 +1,240 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"unsafe"
+)
+
+// ending is how a main process ended, as the kernel told it. known is false when nobody saw it.
+type ending struct {
+	known  bool
+	signal syscall.Signal // 0 when it exited
+	code   int
+}
+
+// process is a command's main process below its shim. Its fields are guarded by the table's lock
+// until the channel that announces them is closed.
+type process struct {
+	serial  uint64
+	shimPID int
+	pid     int // of the main process
+
+	started  chan struct{} // closed: pid, or why it could not be started, is known
+	failedAt stage
+	errno    syscall.Errno
+	lost     bool // the shim died before it said anything
+
+	ended    chan struct{} // closed: end and alive are known
+	end      ending
+	alive    bool // descendants live on
+	isEnded  bool
+	shimGone bool
+}
+
+// processTable knows every shim, and is the one place that waits for children.
+type processTable struct {
+	mu       sync.Mutex
+	bySerial map[uint64]*process
+	byShim   map[int]*process
+	byMain   map[int]*process // whose end nobody told yet
+	serial   uint64
+	pipe     *os.File
+	readFD   int
+	writeFD  int
+}
+
+func newProcessTable() (*processTable, error) {
+	var fds [2]int
+	if err := syscall.Pipe2(fds[:], syscall.O_CLOEXEC); err != nil {
+		return nil, fmt.Errorf("status pipe: %w", err)
+	}
+	_ = syscall.SetNonblock(fds[0], true) // the shims' end stays blocking
+	t := &processTable{
+		bySerial: map[uint64]*process{},
+		byShim:   map[int]*process{},
+		byMain:   map[int]*process{},
+		pipe:     os.NewFile(uintptr(fds[0]), "status"),
+		readFD:   fds[0],
+		writeFD:  fds[1],
+	}
+	children := make(chan os.Signal, 1)
+	signal.Notify(children, syscall.SIGCHLD)
+	go t.readRecords()
+	go func() {
+		for range children {
+			t.reap()
+		}
+	}()
+	return t, nil
+}
+
+// start forks the shim of l. What becomes of the command comes by p's channels. Fails with the errno
+// of the fork.
+func (t *processTable) start(l *launch) (*process, error) {
+	p := &process{started: make(chan struct{}), ended: make(chan struct{})}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.serial++
+	p.serial, l.serial, l.statusFD = t.serial, t.serial, uintptr(t.writeFD)
+	current = l
+	pid, errno := forkShim()
+	current = nil
+	if errno != 0 {
+		return nil, errno
+	}
+	p.shimPID = int(pid)
+	t.bySerial[p.serial] = p
+	t.byShim[p.shimPID] = p
+	return p, nil
+}
+
+func (t *processTable) readRecords() {
+	raw, err := t.pipe.SyscallConn()
+	if err != nil {
+		panic(err)
+	}
+	_ = raw.Read(func(uintptr) bool {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.takeRecords()
+		return false // for ever: wait until there is more
+	})
+}
+
+// takeRecords takes what the status pipe holds. The lock is held.
+func (t *processTable) takeRecords() {
+	var records [32]record
+	buffer := unsafe.Slice((*byte)(unsafe.Pointer(&records)), unsafe.Sizeof(records))
+	for {
+		n, err := syscall.Read(t.readFD, buffer)
+		if err == syscall.EINTR {
+			continue
+		}
+		if err != nil || n <= 0 {
+			return
+		}
+		for i := range n / int(recordSize) {
+			t.take(&records[i])
+		}
+		if n < len(buffer) {
+			return
+		}
+	}
+}
+
+func (t *processTable) take(r *record) {
+	p := t.bySerial[r.Serial]
+	if p == nil {
+		return
+	}
+	switch r.Kind {
+	case recordStarted:
+		p.pid, p.failedAt, p.errno = int(r.PID), r.Stage, syscall.Errno(r.Errno)
+		if p.failedAt == stageNone {
+			t.byMain[p.pid] = p
+		}
+		close(p.started)
+	case recordEnded:
+		delete(t.byMain, p.pid)
+		p.end = endingOf(r)
+	case recordSettled:
+		t.settle(p, r.Alive != 0)
+	}
+}
+
+func endingOf(r *record) ending {
+	const exited = 1 // CLD_EXITED
+	if r.Code == exited {
+		return ending{known: true, code: int(r.Status)}
+	}
+	return ending{known: true, signal: syscall.Signal(r.Status)}
+}
+
+// settle announces the end of p's main process. The lock is held.
+func (t *processTable) settle(p *process, alive bool) {
+	if p.isEnded {
+		return
+	}
+	p.isEnded, p.alive = true, alive
+	delete(t.byMain, p.pid)
+	close(p.ended)
+}
+
+// reap waits for every child that ended: shims, and what fell to the guest because its shim is gone.
+func (t *processTable) reap() {
+	for {
+		var status syscall.WaitStatus
+		pid, err := syscall.Wait4(-1, &status, syscall.WNOHANG|syscall.WUNTRACED, nil)
+		if err == syscall.EINTR {
+			continue
+		}
+		if err != nil || pid <= 0 {
+			return
+		}
+		t.mu.Lock()
+		t.reaped(pid, status)
+		t.mu.Unlock()
+	}
+}
+
+func (t *processTable) reaped(pid int, status syscall.WaitStatus) {
+	shim := t.byShim[pid]
+	if status.Stopped() {
+		if shim != nil { // a command stopped its own shim, which would hide its end
+			_ = syscall.Kill(pid, syscall.SIGCONT)
+		}
+		return
+	}
+	t.takeRecords() // what it told before it ended
+	if shim != nil {
+		t.shimEnded(shim)
+		return
+	}
+	if p := t.byMain[pid]; p != nil {
+		p.end = ending{known: true, code: status.ExitStatus()}
+		if status.Signaled() {
+			p.end = ending{known: true, signal: status.Signal()}
+		}
+		t.settle(p, t.anyOrphan())
+	}
+}
+
+func (t *processTable) shimEnded(p *process) {
+	p.shimGone = true
+	delete(t.byShim, p.shimPID)
+	delete(t.bySerial, p.serial)
+	select {
+	case <-p.started:
+	default:
+		p.lost = true
+		close(p.started)
+		t.settle(p, false)
+		return
+	}
+	if p.failedAt != stageNone || p.end.known {
+		t.settle(p, false)
+		return
+	}
+	if parentOf(p.pid) != os.Getpid() { // neither its shim nor we can ever learn its status
+		t.settle(p, false)
+	}
+}
+
+// anyOrphan says whether a process lives below the guest that belongs to no living shim.
+func (t *processTable) anyOrphan() bool { return len(t.orphans(scanProcesses())) > 0 }
+
+// orphans are the living children of the guest that are no shims. The lock is held.
+func (t *processTable) orphans(table processScan) []int {
+	var found []int
+	self := os.Getpid()
+	for pid, entry := range table {
+		if entry.parent == self && entry.state != 'Z' && t.byShim[pid] == nil {
+			found = append(found, pid)
+		}
+	}
+	return found
+}

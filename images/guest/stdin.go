@@ -1,0 +1,134 @@
+package main
+
+import (
+	"errors"
+	"io"
+	"os"
+	"sync"
+	"syscall"
+)
+
+// stdin is our end of a command's standard input. Bytes go straight into the pipe; what does not fit
+// waits with its sender.
+type stdin struct {
+	turn   sync.Mutex // held by the one who writes
+	first  []byte
+	toEOF  bool // closed after first
+	hasFD  bool
+	file   *os.File
+	mu     sync.Mutex // guards what follows
+	taken  int64
+	closed bool
+}
+
+const stdinChunk = 64 << 10
+
+func (s *stdin) open(fd int, first *[]byte, keepOpen bool) {
+	s.file = os.NewFile(uintptr(fd), "stdin")
+	s.hasFD = true
+	s.toEOF = !keepOpen
+	if first != nil {
+		s.first = *first
+	}
+}
+
+// begin writes what came with the request, once the command runs.
+func (s *stdin) begin() {
+	if !s.hasFD {
+		return
+	}
+	s.turn.Lock()
+	go func() {
+		defer s.turn.Unlock()
+		err := s.put(s.first)
+		s.first = nil
+		if s.toEOF || err != nil {
+			s.close()
+		}
+	}()
+}
+
+// put writes all of data into the pipe; the turn is held.
+func (s *stdin) put(data []byte) error {
+	for len(data) > 0 {
+		n, err := s.file.Write(data[:min(len(data), stdinChunk)])
+		s.mu.Lock()
+		s.taken += int64(n)
+		s.mu.Unlock()
+		if err != nil {
+			return goneOr(err)
+		}
+		data = data[n:]
+	}
+	return nil
+}
+
+func goneOr(err error) error {
+	if errors.Is(err, syscall.EPIPE) || errors.Is(err, os.ErrClosed) {
+		return fail("gone", "the command closed its standard input")
+	}
+	return err
+}
+
+// feed writes a body from the offset on, and closes the input after it if eof is set. Without an
+// offset (-1) it goes behind what was taken. Returns the offset up to which bytes are taken.
+func (s *stdin) feed(body io.Reader, offset int64, eof bool) (int64, error) {
+	s.turn.Lock()
+	defer s.turn.Unlock()
+	taken, closed := s.state()
+	if offset < 0 {
+		offset = taken
+	}
+	if offset > taken {
+		return taken, fail("conflict", "%d bytes are taken, the body begins at %d", taken, offset).with("offset", taken)
+	}
+	skip := taken - offset
+	buffer := make([]byte, stdinChunk)
+	for {
+		n, err := body.Read(buffer)
+		data := buffer[:n]
+		skipped := min(skip, int64(n))
+		data, skip = data[skipped:], skip-skipped
+		if len(data) > 0 {
+			if closed {
+				return taken, fail("gone", "the command's standard input is closed")
+			}
+			if putErr := s.put(data); putErr != nil {
+				s.close()
+				taken, _ = s.state()
+				return taken, putErr
+			}
+		}
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			taken, _ = s.state()
+			return taken, fail("bad_request", "the body broke off: %v", err).with("offset", taken)
+		}
+	}
+	if eof {
+		s.close()
+	}
+	taken, _ = s.state()
+	return taken, nil
+}
+
+func (s *stdin) state() (taken int64, closed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.taken, s.closed || !s.hasFD
+}
+
+// close closes our end. Idempotent; a writer that waits is woken with an error.
+func (s *stdin) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.hasFD && !s.closed {
+		s.closed = true
+		s.file.Close()
+	}
+}
+
+// end is close, for a command that is over.
+func (s *stdin) end() { s.close() }

@@ -1,0 +1,1 @@
+"""The doors: parse, authenticate, call one service, render. No state, no decisions."""

@@ -1,0 +1,40 @@
+"""The application: routes, errors, and the door in front of them. Nothing is built at import."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fastapi import FastAPI
+from starlette.types import ASGIApp
+
+from sandboxd import __version__
+from sandboxd.api import problems
+from sandboxd.api.auth import Auth
+from sandboxd.api.door import Door
+from sandboxd.api.routes import execs, files, pools, sandboxes, shells, system
+from sandboxd.api.services import Services
+from sandboxd.telemetry.metrics import Metrics
+
+
+def build_routes(metrics: Metrics) -> FastAPI:
+    """The routes alone, enough for `sandboxd openapi`."""
+    app = FastAPI(
+        title="sandboxd",
+        version=__version__,
+        description="A sandbox for every rollout.",
+        docs_url=None,
+        redoc_url=None,
+        generate_unique_id_function=lambda route: route.name,
+    )
+    problems.install(app, metrics)
+    for module in (system, sandboxes, execs, shells, files, pools):
+        app.include_router(module.router)
+    return app
+
+
+def build_app(services: Services, *, open_metrics: bool) -> ASGIApp:
+    """The whole application for one daemon."""
+    app = build_routes(services.metrics)
+    app.state.services = services
+    current: Callable[[], Auth] = lambda: services.auth  # noqa: E731 - replaced on SIGHUP
+    return Door(app, auth=current, metrics=services.metrics, open_metrics=open_metrics)

@@ -1,0 +1,121 @@
+"""Errors as `application/problem+json`. Whatever goes wrong leaves through here, and only a code,
+a sentence and small facts go with it: never a traceback, never a secret.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic_core import to_json
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from sandboxd.errors import SandboxdError
+from sandboxd.telemetry.metrics import Metrics
+from sandboxd.wire.codes import CODES, ErrorCode
+
+log = structlog.get_logger(__name__)
+
+_BY_STATUS = {
+    400: ErrorCode.BAD_REQUEST,
+    401: ErrorCode.UNAUTHENTICATED,
+    403: ErrorCode.FORBIDDEN,
+    404: ErrorCode.NOT_FOUND,
+    405: ErrorCode.BAD_REQUEST,
+    413: ErrorCode.TOO_LARGE,
+    422: ErrorCode.BAD_REQUEST,
+}
+
+
+def problem_body(error: SandboxdError, *, request_id: str) -> dict[str, Any]:
+    """The JSON members of a problem."""
+    return {
+        "type": f"urn:sandboxd:error:{error.code}",
+        "title": CODES[error.code].title,
+        "status": error.status,
+        "detail": error.detail,
+        "code": error.code,
+        "fault": error.fault,
+        "retry_safe": error.retry_safe,
+        "mask": error.mask,
+        "retry_after_s": error.retry_after_s,
+        "sandbox_id": error.sandbox_id,
+        "request_id": request_id,
+        "details": error.details,
+    }
+
+
+def problem(error: SandboxdError, *, request_id: str, metrics: Metrics) -> Response:
+    """An error as a response."""
+    metrics.faults.labels(error.fault, error.code).inc()
+    headers = {}
+    if error.retry_after_s is not None:
+        headers["Retry-After"] = str(max(1, round(error.retry_after_s)))
+    if error.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    return Response(
+        to_json(problem_body(error, request_id=request_id)),
+        status_code=error.status or 500,
+        media_type="application/problem+json",
+        headers=headers,
+    )
+
+
+def translate(error: Exception) -> SandboxdError:
+    """Any exception as one of ours. What is not foreseen is `internal`, and logged."""
+    match error:
+        case SandboxdError():
+            return error
+        case RequestValidationError():
+            return _invalid(error)
+        case HTTPException():
+            if isinstance(error.__cause__, SandboxdError):
+                return error.__cause__
+            code = _BY_STATUS.get(error.status_code, ErrorCode.INTERNAL)
+            status = 405 if error.status_code == 405 else None
+            return SandboxdError(code, str(error.detail), status=status)
+        case TimeoutError():
+            return SandboxdError(ErrorCode.TIMEOUT, "the sandbox did not answer in time")
+        case _:
+            log.error("internal", exc_info=error)
+            return SandboxdError(
+                ErrorCode.INTERNAL, "something broke in the daemon; its log has more"
+            )
+
+
+def _invalid(error: RequestValidationError) -> SandboxdError:
+    problems = [
+        {"field": _field(item["loc"]), "problem": _sentence(item)} for item in error.errors()[:20]
+    ]
+    first = problems[0] if problems else {"field": "", "problem": "not valid"}
+    where = f"{first['field']}: " if first["field"] else ""
+    return SandboxdError(
+        ErrorCode.BAD_REQUEST, f"{where}{first['problem']}", details={"problems": problems}
+    )
+
+
+def _field(location: tuple[int | str, ...]) -> str:
+    parts = location[1:] if location and location[0] in {"body", "query", "path"} else location
+    return ".".join(str(part) for part in parts)[:200]
+
+
+def _sentence(item: dict[str, Any]) -> str:
+    if item["type"] == "extra_forbidden":
+        return "there is no such field"
+    if item["type"] == "json_invalid":
+        return "the body is not valid JSON"
+    return str(item["msg"])[:300]  # never the input itself: it may hold a secret
+
+
+def install(app: FastAPI, metrics: Metrics) -> None:
+    """Have every error of a route leave as a problem."""
+
+    async def answer(request: Request, error: Exception) -> Response:
+        request_id: str = request.scope.get("state", {}).get("request_id", "")
+        return problem(translate(error), request_id=request_id, metrics=metrics)
+
+    for kind in (SandboxdError, RequestValidationError, HTTPException, TimeoutError, Exception):
+        app.add_exception_handler(kind, answer)

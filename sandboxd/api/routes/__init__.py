@@ -1,0 +1,1 @@
+"""One file a noun: each route parses, calls one service and renders."""

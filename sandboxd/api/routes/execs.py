@@ -1,0 +1,216 @@
+"""Commands: run, watched, fed and signalled."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from sandboxd.api import render
+from sandboxd.api.schemas import ExecBody, SignalBody
+from sandboxd.api.services import Caller, RequestId, Services, Using
+from sandboxd.api.streams import ndjson, while_there
+from sandboxd.errors import SandboxdError
+from sandboxd.execution.commands import shell_argv
+from sandboxd.guest.attachment import OutputStream
+from sandboxd.model.command import Command, ExecRecord
+from sandboxd.model.ids import new_id
+from sandboxd.wire.codes import ErrorCode
+
+router = APIRouter(prefix="/v1/sandboxes/{sandbox_id}/execs", tags=["execs"])
+
+Encoding = Annotated[render.Encoding, Query()]
+WaitS = Annotated[float, Query(ge=0, le=3600)]
+Offset = Annotated[int, Query(ge=0, le=1 << 62)]
+
+_SHORT_S = 1.0  # a command that ends sooner is not worth watching its caller for
+
+
+@router.post("", operation_id="run_exec")
+async def run_exec(
+    sandbox_id: str,
+    body: ExecBody,
+    request: Request,
+    services: Using,
+    caller: Caller,
+    request_id: RequestId,
+    encoding: Encoding = "text",
+    wait_s: Annotated[float | None, Query(ge=0, le=86400)] = None,
+) -> Response:
+    """Create or attach: 200 when the command ended, 202 while it runs (`detach`, or after `wait_s`).
+
+    With `Accept: application/x-ndjson` its events as they come.
+    """
+    command = _command(body)
+    commands, owner = services.commands, caller.owner
+    if "application/x-ndjson" in request.headers.get("accept", ""):
+        await commands.start(sandbox_id, command, owner=owner)
+        return _events(services, sandbox_id, command.exec_id, owner, None, encoding, request_id)
+    if body.detach:
+        wait_s = 0.0
+    first = _SHORT_S if wait_s is None else min(wait_s, _SHORT_S)
+    record = await commands.run(sandbox_id, command, owner=owner, wait_s=first)
+    if record.outcome is None and wait_s != first:
+        record = await while_there(
+            request,
+            lambda: commands.run(
+                sandbox_id,
+                command,
+                owner=owner,
+                wait_s=None if wait_s is None else wait_s - first,
+                again=True,
+            ),
+        )
+    return _answer(record, encoding)
+
+
+@router.get("", operation_id="list_execs")
+async def list_execs(sandbox_id: str, services: Using, caller: Caller) -> Response:
+    """Every command of the sandbox, newest first, without output."""
+    records = await services.commands.list(sandbox_id, owner=caller.owner)
+    execs = [render.execution(record, output=False) for record in records]
+    return render.answer({"execs": execs, "next_cursor": None})
+
+
+@router.get("/{exec_id}", operation_id="get_exec")
+async def get_exec(
+    sandbox_id: str,
+    exec_id: str,
+    request: Request,
+    services: Using,
+    caller: Caller,
+    encoding: Encoding = "text",
+    wait_s: WaitS = 0,
+) -> Response:
+    """One command; with `wait_s` once it ended, or that time has passed."""
+    owner = caller.owner
+    if wait_s == 0:
+        record = await services.commands.look(sandbox_id, exec_id, owner=owner)
+    else:
+        record = await while_there(
+            request,
+            lambda: services.commands.look(sandbox_id, exec_id, owner=owner, wait_s=wait_s),
+        )
+    return render.answer(render.execution(record, encoding=encoding))
+
+
+@router.get("/{exec_id}/output", operation_id="read_exec_output")
+async def read_exec_output(
+    sandbox_id: str,
+    exec_id: str,
+    request: Request,
+    services: Using,
+    caller: Caller,
+    stream: OutputStream = "stdout",
+    offset: Offset = 0,
+    limit: Annotated[int, Query(ge=1, le=16 << 20)] = 1 << 20,
+    wait_s: WaitS = 0,
+) -> Response:
+    """Raw bytes of one stream from an offset; 416 with `details.kept` for what was not kept."""
+    piece = await while_there(
+        request,
+        lambda: services.commands.read_output(
+            sandbox_id,
+            exec_id,
+            owner=caller.owner,
+            stream=stream,
+            offset=offset,
+            limit=limit,
+            wait_s=wait_s,
+        ),
+    )
+    headers = {"X-Next-Offset": str(piece.next_offset), "X-Ended": str(int(piece.ended))}
+    return Response(piece.data, media_type="application/octet-stream", headers=headers)
+
+
+@router.get("/{exec_id}/events", operation_id="follow_exec")
+async def follow_exec(
+    sandbox_id: str,
+    exec_id: str,
+    services: Using,
+    caller: Caller,
+    request_id: RequestId,
+    after: Annotated[int | None, Query(ge=0, le=1 << 62)] = None,
+    encoding: Encoding = "text",
+) -> Response:
+    """Events of a command, from the one after `after` on, as NDJSON."""
+    return _events(services, sandbox_id, exec_id, caller.owner, after, encoding, request_id)
+
+
+@router.post("/{exec_id}/stdin", operation_id="write_exec_stdin")
+async def write_exec_stdin(
+    sandbox_id: str,
+    exec_id: str,
+    request: Request,
+    services: Using,
+    caller: Caller,
+    offset: Annotated[int | None, Query(ge=0, le=1 << 62)] = None,
+    eof: bool = False,
+) -> Response:
+    """Write to a command's input; bytes that it has already taken are skipped."""
+    taken = await services.commands.write_stdin(
+        sandbox_id, exec_id, _pieces(request), owner=caller.owner, offset=offset, eof=eof
+    )
+    return render.answer({"offset": taken})
+
+
+@router.post("/{exec_id}/signal", operation_id="signal_exec")
+async def signal_exec(
+    sandbox_id: str, exec_id: str, body: SignalBody, services: Using, caller: Caller
+) -> Response:
+    """Signal a command: `delivered` is false if it had ended already."""
+    name = body.signal.removeprefix("SIG")
+    delivered = await services.commands.signal(sandbox_id, exec_id, name, owner=caller.owner)
+    return render.answer({"delivered": delivered, "state": "running" if delivered else "ended"})
+
+
+def _command(body: ExecBody) -> Command:
+    if body.tty is not None:
+        raise SandboxdError(
+            ErrorCode.NOT_SUPPORTED,
+            "terminals are not supported by this version",
+            details={"field": "tty"},
+        )
+    return Command(
+        exec_id=body.exec_id or new_id("exe"),
+        argv=shell_argv(body.cmd) if isinstance(body.cmd, str) else tuple(body.cmd),
+        env=body.env,
+        cwd=body.cwd,
+        user=body.user,
+        stdin=body.input,
+        stdin_open=body.stdin_open,
+        timeout_s=body.timeout_s,
+        output_limit_bytes=body.output_limit_bytes,
+    )
+
+
+def _answer(record: ExecRecord, encoding: render.Encoding) -> Response:
+    status = 202 if record.outcome is None else 200
+    return render.answer(render.execution(record, encoding=encoding), status=status)
+
+
+def _events(
+    services: Services,
+    sandbox_id: str,
+    exec_id: str,
+    owner: str | None,
+    after: int | None,
+    encoding: render.Encoding,
+    request_id: str,
+) -> Response:
+    async def lines() -> AsyncGenerator[bytes, None]:
+        follow = services.commands.follow(sandbox_id, exec_id, owner=owner, after=after)
+        async with aclosing(follow) as events:
+            async for event in events:
+                yield render.event_line(event, encoding=encoding)
+
+    return ndjson(lines, request_id=request_id)
+
+
+async def _pieces(request: Request) -> AsyncIterator[bytes]:
+    async for piece in request.stream():
+        if piece:
+            yield piece

@@ -1,0 +1,239 @@
+"""Files inside a sandbox, streamed through."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Request
+from pydantic_core import to_json
+from starlette.responses import Response
+
+from sandboxd.api import render
+from sandboxd.api.schemas import MkdirBody, MoveBody
+from sandboxd.api.services import Caller, Using
+from sandboxd.api.streams import Emit, Flow, StartBody
+from sandboxd.errors import SandboxdError
+from sandboxd.wire.codes import ErrorCode
+
+router = APIRouter(prefix="/v1/sandboxes/{sandbox_id}/files", tags=["files"])
+
+
+def _path(path: str = "", path_b64: str = "") -> str | bytes:
+    """The path asked for, as text, or base64 for names that are not UTF-8."""
+    if path_b64:
+        try:
+            return base64.b64decode(path_b64, validate=True)
+        except binascii.Error:
+            raise SandboxdError(ErrorCode.BAD_REQUEST, "path_b64 is not base64") from None
+    if not path:
+        raise SandboxdError(
+            ErrorCode.BAD_REQUEST, "path: name the file, absolute or from the workdir"
+        )
+    if "\0" in path:
+        raise SandboxdError(ErrorCode.BAD_REQUEST, "path: must not contain a NUL character")
+    return path
+
+
+def _mode(mode: str | None = None) -> int | None:
+    """Permission bits in octal."""
+    if mode is None:
+        return None
+    try:
+        number = int(mode, 8)
+    except ValueError:
+        number = -1
+    if not 0 <= number <= 0o7777:
+        raise SandboxdError(ErrorCode.BAD_REQUEST, "mode: give permission bits in octal, like 644")
+    return number
+
+
+PathHere = Annotated[str | bytes, Depends(_path)]
+User = Annotated[str, Query(max_length=256, pattern=r"^[^\x00]*$")]
+
+
+@router.get("", operation_id="read_file")
+async def read_file(
+    sandbox_id: str,
+    path: PathHere,
+    services: Using,
+    caller: Caller,
+    offset: Annotated[int, Query(ge=0, le=1 << 62)] = 0,
+    limit: Annotated[int | None, Query(ge=0, le=1 << 62)] = None,
+    user: User = "",
+) -> Response:
+    """The bytes of a file, or a part of them."""
+
+    async def source(start: StartBody, emit: Emit) -> None:
+        reading = services.files.read(
+            sandbox_id, path, owner=caller.owner, offset=offset, limit=limit, user=user
+        )
+        async with reading as body:
+            headers = {"Content-Type": "application/octet-stream"}
+            headers |= {"Content-Length": str(body.size), "X-File-Size": str(body.total_size)}
+            await start(200, headers)
+            async for piece in body.chunks():
+                await emit(piece)
+
+    return Flow(source)
+
+
+@router.put("", operation_id="write_file")
+async def write_file(
+    sandbox_id: str,
+    path: PathHere,
+    mode: Annotated[int | None, Depends(_mode)],
+    request: Request,
+    services: Using,
+    caller: Caller,
+    user: User = "",
+) -> Response:
+    """Write a whole file, atomically: 201 if it is new, 200 if it was there."""
+    info, new = await services.files.write(
+        sandbox_id,
+        path,
+        _pieces(request),
+        owner=caller.owner,
+        size=_length(request),
+        mode=mode,
+        user=user,
+    )
+    return render.answer(render.file(info), status=201 if new else 200)
+
+
+@router.delete("", status_code=204, operation_id="delete_file")
+async def delete_file(
+    sandbox_id: str,
+    path: PathHere,
+    services: Using,
+    caller: Caller,
+    recursive: bool = False,
+    user: User = "",
+) -> Response:
+    """Remove a file or an empty directory, or with `recursive` a whole tree."""
+    await services.files.delete(
+        sandbox_id, path, owner=caller.owner, recursive=recursive, user=user
+    )
+    return Response(status_code=204)
+
+
+@router.get("/stat", operation_id="stat_file")
+async def stat_file(
+    sandbox_id: str,
+    path: PathHere,
+    services: Using,
+    caller: Caller,
+    follow: bool = True,
+    user: User = "",
+) -> Response:
+    """What stands at a path; with `follow=false` of a link itself."""
+    info = await services.files.stat(sandbox_id, path, owner=caller.owner, follow=follow, user=user)
+    return render.answer(render.file(info))
+
+
+@router.get("/list", operation_id="list_files")
+async def list_files(
+    sandbox_id: str,
+    path: PathHere,
+    services: Using,
+    caller: Caller,
+    recursive: bool = False,
+    user: User = "",
+) -> Response:
+    """What is in a directory, the whole tree with `recursive`."""
+
+    async def source(start: StartBody, emit: Emit) -> None:
+        async with services.files.open(sandbox_id, owner=caller.owner) as files:
+            async with aclosing(files.list(path, recursive=recursive, user=user)) as listing:
+                first = await anext(listing, None)
+                await start(200, {"Content-Type": "application/json"})
+                await emit(b'{"files":[')
+                if first is not None:
+                    await emit(to_json(render.file(first)))
+                    async for info in listing:
+                        await emit(b"," + to_json(render.file(info)))
+                await emit(b'],"next_cursor":null}')
+
+    return Flow(source)
+
+
+@router.post("/mkdir", status_code=201, operation_id="make_directory")
+async def make_directory(
+    sandbox_id: str, body: MkdirBody, services: Using, caller: Caller
+) -> Response:
+    """Make a directory, with its parents unless told otherwise."""
+    info = await services.files.mkdir(
+        sandbox_id,
+        body.path,
+        owner=caller.owner,
+        mode=body.mode,
+        parents=body.parents,
+        user=body.user,
+    )
+    return render.answer(render.file(info), status=201)
+
+
+@router.post("/move", operation_id="move_file")
+async def move_file(sandbox_id: str, body: MoveBody, services: Using, caller: Caller) -> Response:
+    """Rename a file or directory."""
+    info = await services.files.move(
+        sandbox_id,
+        body.source,
+        body.to,
+        owner=caller.owner,
+        overwrite=body.overwrite,
+        user=body.user,
+    )
+    return render.answer(render.file(info))
+
+
+@router.get("/archive", operation_id="pack_files")
+async def pack_files(
+    sandbox_id: str, path: PathHere, services: Using, caller: Caller, user: User = ""
+) -> Response:
+    """A directory or file as a tar stream."""
+
+    async def source(start: StartBody, emit: Emit) -> None:
+        async with services.files.open(sandbox_id, owner=caller.owner) as files:
+            async with files.pack(path, user=user) as pieces:
+                await start(200, {"Content-Type": "application/x-tar"})
+                async for piece in pieces:
+                    await emit(piece)
+
+    return Flow(source)
+
+
+@router.put("/archive", operation_id="unpack_files")
+async def unpack_files(
+    sandbox_id: str,
+    path: PathHere,
+    request: Request,
+    services: Using,
+    caller: Caller,
+    user: User = "",
+) -> Response:
+    """Write what a tar holds below `path`; members and links that leave it are refused."""
+    unpacked = await services.files.unpack(
+        sandbox_id,
+        path,
+        _pieces(request),
+        owner=caller.owner,
+        size=_length(request),
+        gzip=request.headers.get("content-encoding", "") == "gzip",
+        user=user,
+    )
+    return render.answer({"files": unpacked.files, "bytes": unpacked.bytes})
+
+
+def _length(request: Request) -> int | None:
+    text = request.headers.get("content-length", "")
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+async def _pieces(request: Request) -> AsyncIterator[bytes]:
+    async for piece in request.stream():
+        if piece:
+            yield piece

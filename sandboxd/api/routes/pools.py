@@ -1,0 +1,80 @@
+"""Templates and pools: what there is to lease, and how much of it is in stock."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from sandboxd.api import render
+from sandboxd.api.schemas import PoolBody
+from sandboxd.api.services import Caller, Using
+from sandboxd.errors import SandboxdError
+from sandboxd.model.template import Template
+from sandboxd.pool.warm_pool import WarmPool
+from sandboxd.wire.codes import ErrorCode
+
+router = APIRouter(prefix="/v1", tags=["pools"])
+
+
+@router.get("/templates", operation_id="list_templates")
+async def list_templates(services: Using, caller: Caller) -> Response:
+    """Every template, without its environment, which may hold secrets."""
+    templates = [_template(template) for template in services.templates.values()]
+    return render.answer({"templates": templates, "next_cursor": None})
+
+
+@router.get("/pools", operation_id="list_pools")
+async def list_pools(services: Using, caller: Caller) -> Response:
+    """Every pool's stock and queue."""
+    pools = [asdict(pool.status()) for pool in services.house.pools.values()]
+    return render.answer({"pools": pools, "next_cursor": None})
+
+
+@router.patch("/pools/{template}", operation_id="adjust_pool")
+async def adjust_pool(template: str, body: PoolBody, services: Using, caller: Caller) -> Response:
+    """Change a pool until the configuration is read again."""
+    pool = _pool(services.house.pools, template)
+    changes = body.model_dump(exclude_none=True, exclude={"paused"})
+    settings = replace(pool.settings, **changes)
+    if settings.max > services.house.most:
+        raise SandboxdError(
+            ErrorCode.BAD_REQUEST,
+            f"max: {settings.max} is over max_sandboxes {services.house.most}",
+            details={"field": "max"},
+        )
+    if settings.ready > settings.max:
+        raise SandboxdError(
+            ErrorCode.BAD_REQUEST,
+            f"ready: {settings.ready} is over the pool's max {settings.max}",
+            details={"field": "ready"},
+        )
+    pool.adjust(settings, paused=pool.paused if body.paused is None else body.paused)
+    return render.answer(asdict(pool.status()))
+
+
+def _pool(pools: dict[str, WarmPool], name: str) -> WarmPool:
+    if name not in pools:
+        raise SandboxdError(ErrorCode.NOT_FOUND, f"there is no pool {name!r}")
+    return pools[name]
+
+
+def _template(template: Template) -> dict[str, Any]:
+    spec = template.spec
+    network: Any = {"allow": spec.network.allow} if spec.network.allow else spec.network.kind
+    return {
+        "name": template.name,
+        "image": spec.image,
+        "resources": asdict(spec.resources),
+        "network": network,
+        "runtime": spec.runtime,
+        "workdir": template.workdir,
+        "user": template.user,
+        "capabilities": template.capabilities,
+        "timeout_s": template.timeout_s,
+        "max_timeout_s": template.max_timeout_s,
+        "idle_timeout_s": template.idle_timeout_s,
+        "pool": asdict(template.pool),
+    }

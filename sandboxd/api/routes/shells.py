@@ -1,0 +1,74 @@
+"""Shells that remember."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from sandboxd.api import render
+from sandboxd.api.schemas import ShellBody, ShellRunBody
+from sandboxd.api.services import Caller, Using
+from sandboxd.api.streams import while_there
+from sandboxd.model.ids import new_id
+from sandboxd.model.shell import ShellOrder, ShellText
+
+router = APIRouter(prefix="/v1/sandboxes/{sandbox_id}/shells", tags=["shells"])
+
+
+@router.post("", status_code=201, operation_id="open_shell")
+async def open_shell(sandbox_id: str, body: ShellBody, services: Using, caller: Caller) -> Response:
+    """Open a shell: bash where there is one, else sh."""
+    order = ShellOrder(
+        shell_id=body.shell_id or new_id("she"), env=body.env, cwd=body.cwd, user=body.user
+    )
+    shell = await services.shells.open(sandbox_id, order, owner=caller.owner)
+    return render.answer(render.shell(shell), status=201)
+
+
+@router.get("", operation_id="list_shells")
+async def list_shells(sandbox_id: str, services: Using, caller: Caller) -> Response:
+    """Every shell of the sandbox."""
+    shells = await services.shells.list(sandbox_id, owner=caller.owner)
+    return render.answer({"shells": [render.shell(s) for s in shells], "next_cursor": None})
+
+
+@router.get("/{shell_id}", operation_id="get_shell")
+async def get_shell(sandbox_id: str, shell_id: str, services: Using, caller: Caller) -> Response:
+    """One shell."""
+    shell = await services.shells.look(sandbox_id, shell_id, owner=caller.owner)
+    return render.answer(render.shell(shell))
+
+
+@router.delete("/{shell_id}", status_code=204, operation_id="close_shell")
+async def close_shell(sandbox_id: str, shell_id: str, services: Using, caller: Caller) -> Response:
+    """End a shell and what runs in it."""
+    await services.shells.close(sandbox_id, shell_id, owner=caller.owner)
+    return Response(status_code=204)
+
+
+@router.post("/{shell_id}/run", operation_id="run_in_shell")
+async def run_in_shell(
+    sandbox_id: str,
+    shell_id: str,
+    body: ShellRunBody,
+    request: Request,
+    services: Using,
+    caller: Caller,
+    encoding: Annotated[render.Encoding, Query()] = "text",
+    wait_s: Annotated[float | None, Query(ge=0, le=86400)] = None,
+) -> Response:
+    """Run text in a shell: 200 when it ended, 202 if it still runs after `wait_s`."""
+    text = ShellText(
+        exec_id=body.exec_id or new_id("exe"),
+        text=body.text,
+        timeout_s=body.timeout_s,
+        output_limit_bytes=body.output_limit_bytes,
+    )
+    record = await while_there(
+        request,
+        lambda: services.shells.run(sandbox_id, shell_id, text, owner=caller.owner, wait_s=wait_s),
+    )
+    status = 202 if record.outcome is None else 200
+    return render.answer(render.execution(record, encoding=encoding), status=status)

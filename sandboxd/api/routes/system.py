@@ -1,0 +1,69 @@
+"""The daemon itself: health, readiness, metrics, version."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.responses import Response
+
+from sandboxd import __version__
+from sandboxd.api import render
+from sandboxd.api.services import Caller, Using
+from sandboxd.errors import SandboxdError
+from sandboxd.wire.codes import ErrorCode
+
+router = APIRouter(tags=["system"])
+
+GUEST_PROTOCOLS = (1,)
+
+
+@router.get("/healthz", operation_id="get_health")
+async def get_health() -> Response:
+    """The process answers."""
+    return render.answer({"status": "ok"})
+
+
+@router.get("/readyz", operation_id="get_readiness")
+async def get_readiness(services: Using) -> Response:
+    """Leases are granted: 200, or 503 while it starts or shuts down."""
+    if services.desk.closing:
+        raise SandboxdError(ErrorCode.SHUTTING_DOWN, "shutting down", retry_after_s=2.0)
+    if not services.ready:
+        raise SandboxdError(ErrorCode.BACKEND_UNAVAILABLE, "starting", retry_after_s=1.0)
+    return render.answer({"status": "ready"})
+
+
+@router.get("/metrics", operation_id="get_metrics")
+async def get_metrics(services: Using) -> Response:
+    """Prometheus metrics."""
+    metrics = services.metrics
+    for pool in services.house.pools.values():
+        status = pool.status()
+        for state in ("ready", "making", "leased", "disposing"):
+            metrics.sandboxes.labels(status.template, state).set(getattr(status, state))
+        metrics.queue_length.labels(status.template).set(status.queued)
+    return Response(metrics.render(), media_type=CONTENT_TYPE_LATEST)
+
+
+@router.get("/v1/version", operation_id="get_version")
+async def get_version(services: Using, caller: Caller) -> Response:
+    """Versions, the backend and what it can do here."""
+    can = services.capabilities
+    return render.answer(
+        {
+            "version": __version__,
+            "api": "v1",
+            "guest_protocols": GUEST_PROTOCOLS,
+            "backend": services.backend,
+            "capabilities": {
+                "networks": sorted(can.networks),
+                "runtimes": sorted(can.runtimes),
+                "images": can.images,
+                "other_users": can.other_users,
+                "gpu": can.gpu,
+                "oom_evidence": can.oom_evidence,
+                "notes": can.notes,
+            },
+            "limits": {name: str(kind) for name, kind in can.limits.items()},
+        }
+    )

@@ -1,0 +1,49 @@
+"""Who wants to hear of deaths. Bounded: a watcher that does not listen is cut off, loudly."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+
+import anyio
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
+from sandboxd.backends.protocol import Death
+from sandboxd.errors import SandboxdError
+from sandboxd.wire.codes import ErrorCode
+
+_MAX_UNHEARD = 10_000
+
+
+class Watchers:
+    """Each hears every death once, from when it joined."""
+
+    def __init__(self) -> None:
+        self._streams: list[MemoryObjectSendStream[Death]] = []
+
+    @contextmanager
+    def join(self) -> Iterator[AsyncIterator[Death]]:
+        """Hear deaths until leaving."""
+        send, receive = anyio.create_memory_object_stream[Death](_MAX_UNHEARD)
+        self._streams.append(send)
+        with send, receive:
+            try:
+                yield _heard(receive)
+            finally:
+                if send in self._streams:
+                    self._streams.remove(send)
+
+    def tell(self, death: Death) -> None:
+        """Tell all."""
+        for stream in list(self._streams):
+            try:
+                stream.send_nowait(death)
+            except anyio.WouldBlock:
+                self._streams.remove(stream)
+                stream.close()
+
+
+async def _heard(receive: MemoryObjectReceiveStream[Death]) -> AsyncIterator[Death]:
+    async for death in receive:
+        yield death
+    raise SandboxdError(ErrorCode.BACKEND_UNAVAILABLE, "this watcher did not listen")

@@ -1,0 +1,120 @@
+"""Why a box died, as far as evidence goes. Pure: readings in, a verdict out; never a guess."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sandboxd.backends.protocol import Death
+from sandboxd.wire.codes import EndReason, Fault
+
+_KILLED = 128 + 9
+# The guest's own exit codes.
+_TREE_STUCK = 70
+_LIFE_OVER = 71
+_ORPHANED = 72
+
+# Near its own limit a box's memory is what was short; far below it, the host's was.
+_NEAR_LIMIT = 0.9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What is known of a dead box. None where nobody saw it.
+
+    exit_code: of its first process, 128 + signal if one ended it.
+    oom_kills_before: the counter as it stood at the last look while the box lived.
+    words: the end of what the guest said last.
+    """
+
+    box_id: str
+    exit_code: int | None = None
+    oom_kills: int | None = None
+    oom_kills_before: int = 0
+    memory_peak_bytes: int | None = None
+    memory_limit_bytes: int = 0
+    words: str = ""
+
+
+def judge(evidence: Evidence) -> Death:
+    """The death that the evidence supports; `unknown`, and masked, where it supports none."""
+    code = evidence.exit_code
+    if code is None:
+        return _unknown(evidence, "its first process is gone; nobody saw how it ended")
+    if code == _KILLED:
+        return _killed(evidence)
+    if code == _LIFE_OVER:
+        return Death(
+            box_id=evidence.box_id,
+            reason=EndReason.EXPIRED,
+            fault=Fault.CLIENT,
+            detail="the guest ended the sandbox at its hard end",
+            evidence={"exit_code": code},
+        )
+    if code == _TREE_STUCK:
+        return _unknown(evidence, "a command's processes could not be killed after its deadline")
+    if code == _ORPHANED:
+        return Death(
+            box_id=evidence.box_id,
+            fault=Fault.INFRA,
+            detail="the guest heard no word from a daemon and ended the sandbox",
+            evidence={"exit_code": code},
+        )
+    return _unknown(evidence, f"its first process ended with {code}: {evidence.words}")
+
+
+def _killed(evidence: Evidence) -> Death:
+    """SIGKILL from nobody we know of: out of memory, if the counter rose just then."""
+    risen = (evidence.oom_kills or 0) - evidence.oom_kills_before
+    if risen <= 0:
+        return _unknown(evidence, "its first process was killed from outside the sandbox")
+    peak, limit = evidence.memory_peak_bytes or 0, evidence.memory_limit_bytes
+    own = peak >= limit * _NEAR_LIMIT
+    return Death(
+        box_id=evidence.box_id,
+        reason=EndReason.OOM,
+        fault=Fault.AGENT if own else Fault.INFRA,
+        mask=not own,
+        detail="memory ran out" if own else "the host's memory ran out",
+        evidence={"oom_kills": risen, "memory_peak_bytes": peak, "memory_limit_bytes": limit},
+    )
+
+
+def _unknown(evidence: Evidence, detail: str) -> Death:
+    return Death(
+        box_id=evidence.box_id,
+        detail=detail,
+        evidence={"exit_code": evidence.exit_code, "oom_kills": evidence.oom_kills},
+    )
+
+
+def rebooted(box_id: str) -> Death:
+    """The machine was started anew, and no box outlives that."""
+    return Death(
+        box_id=box_id,
+        reason=EndReason.NODE_LOST,
+        fault=Fault.INFRA,
+        detail="the machine was started anew",
+    )
+
+
+def over_disk(box_id: str, *, used_bytes: int, limit_bytes: int) -> Death:
+    """It wrote more than its limit."""
+    return Death(
+        box_id=box_id,
+        reason=EndReason.DISK,
+        fault=Fault.AGENT,
+        mask=False,
+        detail=f"it wrote {used_bytes} bytes to disk; its limit is {limit_bytes}",
+        evidence={"disk_bytes": used_bytes, "disk_limit_bytes": limit_bytes},
+    )
+
+
+def forged(box_id: str, *, peer_pid: int, guest_pid: int) -> Death:
+    """Something inside answers in the guest's place."""
+    return Death(
+        box_id=box_id,
+        fault=Fault.AGENT,
+        mask=False,
+        detail="a process inside took the place of the guest's socket",
+        evidence={"peer_pid": peer_pid, "guest_pid": guest_pid},
+    )

@@ -1,0 +1,290 @@
+"""Control groups: limits that the kernel enforces, and readings from outside. Version 1 and 2.
+
+Knows group names and limits, not boxes. Blocking file access; call from a worker thread.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from sandboxd.model.template import Resources
+
+_PERIOD_US = 100_000
+_MIB = 1 << 20
+# The guest's own threads count against the limit too, and must never be what fills it.
+_GUEST_PIDS = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupReadings:
+    """What a group used so far and uses now; None where its version does not say."""
+
+    cpu_s: float | None = None
+    memory_bytes: int | None = None
+    memory_peak_bytes: int | None = None
+    oom_kills: int | None = None
+
+
+class Cgroups(Protocol):
+    """The groups of one installation."""
+
+    version: str  # "v1", "v2", "none"
+    detail: str  # where, or why not, in words for `doctor`
+
+    def create(self, name: str, resources: Resources) -> None:
+        """Make a group and set its limits. Raises OSError."""
+        ...
+
+    def entrances(self, name: str) -> list[Path]:
+        """The files that a pid is written to, to join."""
+        ...
+
+    def binds(self, name: str) -> list[tuple[Path, str]]:
+        """Host directory and place inside, for the guest to read its own counters."""
+        ...
+
+    def read(self, name: str) -> GroupReadings:
+        """Never raises for a group that is gone: all None."""
+        ...
+
+    def remove(self, name: str) -> bool:
+        """Remove the group; False while something in it still dies. Gone already is True."""
+        ...
+
+    def close(self) -> None:
+        """Remove the installation's own level if it is empty."""
+        ...
+
+
+class NoCgroups:
+    """A machine that does not let us have groups."""
+
+    version = "none"
+
+    def __init__(self, detail: str) -> None:
+        self.detail = detail
+
+    def create(self, name: str, resources: Resources) -> None:
+        """Nothing to make."""
+
+    def entrances(self, name: str) -> list[Path]:
+        """None to join."""
+        return []
+
+    def binds(self, name: str) -> list[tuple[Path, str]]:
+        """Nothing to show."""
+        return []
+
+    def read(self, name: str) -> GroupReadings:
+        """Nothing is known."""
+        return GroupReadings()
+
+    def remove(self, name: str) -> bool:
+        """Nothing to remove."""
+        return True
+
+    def close(self) -> None:
+        """Nothing to remove."""
+
+
+class CgroupsV1:
+    """One group in each of the hierarchies memory, pids, cpu and cpuacct."""
+
+    version = "v1"
+
+    def __init__(self, hierarchies: Mapping[str, Path], parent: str) -> None:
+        """hierarchies: controller to mount point. Raises OSError if they cannot be written."""
+        self._parents = {name: path / parent for name, path in hierarchies.items()}
+        self.detail = f"version 1, below {self._parents['memory']} and its siblings"
+        for path in self._parents.values():
+            path.mkdir(exist_ok=True)
+
+    def create(self, name: str, resources: Resources) -> None:
+        """Make a group in each hierarchy and set its limits."""
+        for parent in self._parents.values():
+            (parent / name).mkdir(exist_ok=True)
+        memory = self._parents["memory"] / name
+        limit = str(resources.memory_mb * _MIB)
+        (memory / "memory.limit_in_bytes").write_text(limit)
+        with suppress(FileNotFoundError):  # a kernel without swap accounting
+            (memory / "memory.memsw.limit_in_bytes").write_text(limit)
+        (self._parents["pids"] / name / "pids.max").write_text(str(resources.pids + _GUEST_PIDS))
+        cpu = self._parents["cpu"] / name
+        (cpu / "cpu.cfs_period_us").write_text(str(_PERIOD_US))
+        (cpu / "cpu.cfs_quota_us").write_text(str(int(resources.cpu * _PERIOD_US)))
+
+    def entrances(self, name: str) -> list[Path]:
+        """One per hierarchy; controllers that share a mount share an entrance."""
+        return sorted({parent / name / "cgroup.procs" for parent in self._parents.values()})
+
+    def binds(self, name: str) -> list[tuple[Path, str]]:
+        """The hierarchies that the guest reads, where it looks for them."""
+        return [
+            (self._parents[controller] / name, f"/sys/fs/cgroup/{controller}")
+            for controller in ("memory", "pids", "cpuacct")
+        ]
+
+    def read(self, name: str) -> GroupReadings:
+        """From cpuacct and memory."""
+        memory = self._parents["memory"] / name
+        cpu_ns = _number(self._parents["cpuacct"] / name / "cpuacct.usage")
+        return GroupReadings(
+            cpu_s=None if cpu_ns is None else cpu_ns / 1e9,
+            memory_bytes=_number(memory / "memory.usage_in_bytes"),
+            memory_peak_bytes=_number(memory / "memory.max_usage_in_bytes"),
+            oom_kills=_keyed(memory / "memory.oom_control", "oom_kill"),
+        )
+
+    def remove(self, name: str) -> bool:
+        """From every hierarchy."""
+        return all([_remove(parent / name) for parent in self._parents.values()])
+
+    def close(self) -> None:
+        """Remove the parents that are empty."""
+        for parent in self._parents.values():
+            _remove(parent)
+
+
+class CgroupsV2:
+    """One group in the unified hierarchy."""
+
+    version = "v2"
+
+    def __init__(self, base: Path, parent: str) -> None:
+        """base: a group that we may make children in. Raises OSError if we may not."""
+        self._parent = base / parent
+        self.detail = f"version 2, below {self._parent}"
+        _enable(base)
+        self._parent.mkdir(exist_ok=True)
+        try:
+            _enable(self._parent)
+        except OSError:
+            self.close()
+            raise
+
+    def create(self, name: str, resources: Resources) -> None:
+        """Make a group and set its limits."""
+        group = self._parent / name
+        group.mkdir(exist_ok=True)
+        (group / "memory.max").write_text(str(resources.memory_mb * _MIB))
+        with suppress(FileNotFoundError):  # a kernel without swap accounting
+            (group / "memory.swap.max").write_text("0")
+        (group / "pids.max").write_text(str(resources.pids + _GUEST_PIDS))
+        (group / "cpu.max").write_text(f"{int(resources.cpu * _PERIOD_US)} {_PERIOD_US}")
+
+    def entrances(self, name: str) -> list[Path]:
+        """The one."""
+        return [self._parent / name / "cgroup.procs"]
+
+    def binds(self, name: str) -> list[tuple[Path, str]]:
+        """The group itself, as the root of what the guest sees."""
+        return [(self._parent / name, "/sys/fs/cgroup")]
+
+    def read(self, name: str) -> GroupReadings:
+        """From the group's own files; the peak is there from Linux 5.19 on."""
+        group = self._parent / name
+        cpu_us = _keyed(group / "cpu.stat", "usage_usec")
+        return GroupReadings(
+            cpu_s=None if cpu_us is None else cpu_us / 1e6,
+            memory_bytes=_number(group / "memory.current"),
+            memory_peak_bytes=_number(group / "memory.peak"),
+            oom_kills=_keyed(group / "memory.events", "oom_kill"),
+        )
+
+    def remove(self, name: str) -> bool:
+        """Remove the group."""
+        return _remove(self._parent / name)
+
+    def close(self) -> None:
+        """Remove the parent if it is empty."""
+        _remove(self._parent)
+
+
+def find_cgroups(parent: str) -> Cgroups:
+    """The groups that this machine lets us have, below a level named `parent`."""
+    mounts = _mounts(Path("/proc/self/mountinfo").read_text())
+    reasons = []
+    if {"memory", "pids", "cpu", "cpuacct"} <= mounts.keys():
+        try:
+            return CgroupsV1(
+                {name: mounts[name] for name in ("memory", "pids", "cpu", "cpuacct")}, parent
+            )
+        except OSError as error:
+            reasons.append(f"version 1: {error}")
+    if "" in mounts:
+        for base in _v2_bases(mounts[""]):
+            try:
+                return CgroupsV2(base, parent)
+            except OSError as error:
+                reasons.append(f"version 2: {error}")
+    return NoCgroups("; ".join(reasons) or "no control groups are mounted")
+
+
+def _mounts(mountinfo: str) -> dict[str, Path]:
+    """Controller to mount point; the unified hierarchy under the empty name."""
+    found: dict[str, Path] = {}
+    for line in mountinfo.splitlines():
+        left, _, right = line.partition(" - ")
+        kind, _, options = right.split()[:3]
+        where = Path(left.split()[4])
+        if kind == "cgroup2":
+            found.setdefault("", where)
+        elif kind == "cgroup":
+            for option in options.split(","):
+                found.setdefault(option, where)
+    return found
+
+
+def _v2_bases(mount: Path) -> list[Path]:
+    """Where we may be let make groups: at the top as root, else in what was delegated to us.
+
+    A group with processes of its own cannot hand limits to children, so a daemon in a delegated
+    unit stands in a leaf (systemd: DelegateSubgroup), and its siblings are made beside it.
+    """
+    bases = [mount] if os.geteuid() == 0 else []
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        if line.startswith("0::"):
+            own = mount / line[3:].lstrip("/")
+            bases += [own.parent, own] if own != mount else []
+    return bases
+
+
+def _enable(group: Path) -> None:
+    """Hand memory, pids and cpu on to a group's children. Raises OSError if it has them not."""
+    wanted = {"memory", "pids", "cpu"}
+    control = group / "cgroup.subtree_control"
+    if missing := wanted - set((group / "cgroup.controllers").read_text().split()):
+        raise OSError(f"{group} has no controller {', '.join(sorted(missing))}")
+    if not wanted <= set(control.read_text().split()):
+        control.write_text(" ".join(f"+{name}" for name in sorted(wanted)))
+
+
+def _remove(group: Path) -> bool:
+    try:
+        group.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _keyed(path: Path, key: str) -> int | None:
+    with suppress(OSError):
+        for line in path.read_text().splitlines():
+            name, _, value = line.partition(" ")
+            if name == key:
+                return int(value)
+    return None

@@ -1,0 +1,108 @@
+"""Which process is which: a pid with its start time, and pidfds. Knows no boxes."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessMark:
+    """A process that cannot be mistaken for another one with the same pid.
+
+    start_ticks: clock ticks after boot. pid_ns: inode of its pid namespace. boot_id: of the kernel,
+    since ticks and inodes begin anew with each boot.
+    """
+
+    pid: int
+    start_ticks: int
+    pid_ns: int
+    boot_id: str
+
+
+def boot_id() -> str:
+    """The kernel's own name for this boot."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def mark_process(pid: int, *, pid_ns: int) -> ProcessMark | None:
+    """The mark of a living process, None if there is none."""
+    ticks = start_ticks(pid)
+    if ticks is None:
+        return None
+    return ProcessMark(pid=pid, start_ticks=ticks, pid_ns=pid_ns, boot_id=boot_id())
+
+
+def start_ticks(pid: int) -> int | None:
+    """When a process started, in clock ticks after boot; None if there is none."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The name, in brackets, may itself hold spaces and brackets; the 22nd field is the start.
+    return int(text.rpartition(b")")[2].split()[19])
+
+
+def pid_namespace(pid: int) -> int | None:
+    """The inode of a process's pid namespace; None if it is gone, or hidden from us."""
+    try:
+        return Path(f"/proc/{pid}/ns/pid").stat().st_ino
+    except OSError:
+        return None
+
+
+def open_pidfd(mark: ProcessMark) -> int | None:
+    """A pidfd of exactly that process, dead but unreaped ones included; None if it is gone."""
+    if mark.boot_id != boot_id():
+        return None
+    try:
+        fd = os.pidfd_open(mark.pid)
+    except ProcessLookupError:
+        return None
+    # Only after the pidfd holds the pid can it not be given to another process.
+    seen = pid_namespace(mark.pid)
+    if start_ticks(mark.pid) == mark.start_ticks and seen in {None, mark.pid_ns}:
+        return fd
+    os.close(fd)
+    return None
+
+
+def kill(pidfd: int) -> None:
+    """Send SIGKILL; a process that is gone already is success."""
+    with suppress(ProcessLookupError):
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+
+
+async def ended(pidfd: int) -> None:
+    """Wait until the process is dead. For a namespace's first process: until all in it are.
+
+    The kernel reports a namespace's first process dead only after it has killed and reaped the
+    rest.
+    """
+    await anyio.wait_readable(pidfd)
+
+
+def has_ended(pidfd: int) -> bool:
+    """Whether the process is dead, without waiting and whether or not it was reaped."""
+    poller = select.poll()
+    poller.register(pidfd, select.POLLIN)
+    return bool(poller.poll(0))
+
+
+def pids_naming(text: str) -> list[int]:
+    """Processes whose command line has that text in it."""
+    wanted = text.encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        with suppress(OSError):
+            if wanted in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+    return found

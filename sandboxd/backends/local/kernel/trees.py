@@ -1,0 +1,143 @@
+"""Hostile directory trees: measure them and remove them. Blocking; call from a worker thread.
+
+What a sandbox wrote may be deep beyond any recursion, unreadable for its owner, and full of links;
+nothing here follows a link, recurses, or builds a path from more than two names.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_HANDLE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_BLOCK_BYTES = 512
+_MAX_DEPTH = 128  # descriptors that one walk may hold; what lies deeper is not measured
+
+
+def disk_usage(top: Path, *, enough_bytes: int) -> int:
+    """Bytes that a tree takes on disk; stops counting once past `enough_bytes`. 0 if it is gone."""
+    try:
+        first = os.open(top, _DIRECTORY)
+    except FileNotFoundError:
+        return 0
+    total = 0
+    stack = [first]
+    waiting: list[list[str]] = []
+    try:
+        while stack:
+            if len(waiting) < len(stack):
+                size, directories = _measure(stack[-1])
+                total += size
+                waiting.append(directories if len(stack) < _MAX_DEPTH else [])
+            if not waiting[-1] or total > enough_bytes:
+                waiting.pop()
+                os.close(stack.pop())
+                continue
+            with suppress(OSError):
+                stack.append(_open_below(stack[-1], waiting[-1].pop()))
+    finally:
+        for fd in stack:
+            os.close(fd)
+    return total
+
+
+def _measure(directory: int) -> tuple[int, list[str]]:
+    """Bytes of what lies directly in a directory, and the names of its own directories."""
+    total = 0
+    directories = []
+    with suppress(OSError), os.scandir(directory) as entries:
+        for entry in entries:
+            try:
+                facts = entry.stat(follow_symlinks=False)
+            except OSError:
+                continue
+            total += facts.st_blocks * _BLOCK_BYTES
+            if stat.S_ISDIR(facts.st_mode):
+                directories.append(entry.name)
+    return total, directories
+
+
+def _open_below(directory: int, name: str) -> int:
+    """Open a directory to read, whatever its mode; a mode that was in the way is put back."""
+    try:
+        return os.open(name, _DIRECTORY, dir_fd=directory)
+    except PermissionError:
+        with _forced_open(directory, name, keep_mode=True) as fd:
+            return os.dup(fd)
+
+
+@contextmanager
+def _forced_open(directory: int, name: str, *, keep_mode: bool) -> Iterator[int]:
+    """A directory of ours, opened after a change of mode. Raises OSError."""
+    handle = os.open(name, _HANDLE, dir_fd=directory)
+    try:
+        itself = f"/proc/self/fd/{handle}"
+        mode = stat.S_IMODE(os.fstat(handle).st_mode)
+        os.chmod(itself, mode | stat.S_IRWXU)  # noqa: PTH101 - a descriptor, not a path
+        fd = os.open(itself, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if keep_mode:
+                os.chmod(itself, mode)  # noqa: PTH101
+            yield fd
+        finally:
+            os.close(fd)
+    finally:
+        os.close(handle)
+
+
+def remove_tree(top: Path) -> None:
+    """Remove a directory and all in it; gone already is success. Raises OSError if some stays.
+
+    Each directory found below is first moved up to the top, so that depth never grows beyond two.
+    """
+    try:
+        root = os.open(top, _DIRECTORY)
+    except FileNotFoundError:
+        return
+    try:
+        serial = _empty(root, root, serial=0)
+        while directories := _directories(root):
+            for name in directories:
+                serial = _remove_directory(root, name, serial=serial)
+    finally:
+        os.close(root)
+    top.rmdir()
+
+
+def _directories(root: int) -> list[str]:
+    with os.scandir(root) as entries:
+        return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+
+
+def _remove_directory(root: int, name: str, *, serial: int) -> int:
+    with _forced_open(root, name, keep_mode=False) as directory:
+        serial = _empty(root, directory, serial=serial)
+    os.rmdir(name, dir_fd=root)
+    return serial
+
+
+def _empty(root: int, directory: int, *, serial: int) -> int:
+    """Unlink the files of a directory and move its directories to the root under fresh names."""
+    for name in os.listdir(directory):  # noqa: PTH208 - of a descriptor
+        try:
+            os.unlink(name, dir_fd=directory)
+        except (IsADirectoryError, PermissionError):
+            if directory == root:
+                continue
+            serial += 1
+            _move_up(root, directory, name, serial=serial)
+    return serial
+
+
+def _move_up(root: int, directory: int, name: str, *, serial: int) -> None:
+    new = f".removing-{serial}-{os.getpid()}"
+    try:
+        os.rename(name, new, src_dir_fd=directory, dst_dir_fd=root)
+    except PermissionError:
+        # To move a directory its owner must be able to write to it.
+        with _forced_open(directory, name, keep_mode=False):
+            os.rename(name, new, src_dir_fd=directory, dst_dir_fd=root)

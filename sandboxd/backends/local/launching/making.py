@@ -1,0 +1,195 @@
+"""Making one box, step by step. Knows no limits on how many, and does not clean up after itself."""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import anyio
+from anyio import CapacityLimiter, create_task_group, to_thread
+
+from sandboxd.backends.local.boxes import MAX_SOCKET_PATH_BYTES, BoxPlaces, BoxRecord, BoxShelf
+from sandboxd.backends.local.connecting import NotTheGuest, says_hello
+from sandboxd.backends.local.kernel.cgroups import Cgroups
+from sandboxd.backends.local.kernel.processes import (
+    ProcessMark,
+    has_ended,
+    mark_process,
+    open_pidfd,
+)
+from sandboxd.backends.local.launching.argv import LaunchPlan, bwrap_argv
+from sandboxd.backends.local.launching.launcher import (
+    LaunchFds,
+    Launcher,
+    OuterBwrap,
+    Spawned,
+    first_process,
+    read_complaints,
+)
+from sandboxd.backends.local.launching.roots import Root, build_directories, overlays_for
+from sandboxd.backends.protocol import BoxOrder
+from sandboxd.errors import SandboxdError
+from sandboxd.wire.codes import ErrorCode, Fault
+
+_MIB = 1 << 20
+_FIRST_STEP_S = 0.001
+_LONGEST_STEP_S = 0.02
+
+
+@dataclass(slots=True)
+class Attempt:
+    """How far a make has come: what must be collected if it fails."""
+
+    outer: OuterBwrap | None = None
+
+
+class Maker:
+    """Makes boxes of one installation."""
+
+    def __init__(self, launcher: Launcher, shelf: BoxShelf, cgroups: Cgroups) -> None:
+        self._launcher = launcher
+        self._shelf = shelf
+        self._cgroups = cgroups
+        self._files = CapacityLimiter(8)
+        self._joins = CapacityLimiter(16)
+
+    async def make(self, order: BoxOrder, root: Root, attempt: Attempt) -> tuple[BoxRecord, int]:
+        """Make a box and wait for its guest: its record, and a pidfd of its first process.
+
+        Raises `start_failed`, `disk_full`, `conflict`. Failed or cancelled: what there is of it
+        stays, and is found by the box's id.
+        """
+        record = BoxRecord(
+            box_id=order.box_id,
+            labels=dict(order.labels),
+            disk_limit_bytes=order.spec.resources.disk_mb * _MIB,
+            memory_limit_bytes=order.spec.resources.memory_mb * _MIB,
+        )
+        places = await to_thread.run_sync(self._lay_out, record, order, root, limiter=self._files)
+        spawned = await self._launcher.spawn(
+            lambda fds: bwrap_argv(self._plan(places, order, root, fds)), places
+        )
+        attempt.outer = spawned.outer
+        try:
+            record, pidfd = await self._hold(record, spawned, places)
+        finally:
+            spawned.close()
+        try:
+            await _wait_for_guest(places, record, pidfd)
+        except BaseException:
+            os.close(pidfd)
+            raise
+        return record, pidfd
+
+    def _lay_out(self, record: BoxRecord, order: BoxOrder, root: Root) -> BoxPlaces:
+        """Everything of a box that is files. Blocking."""
+        try:
+            places = self._shelf.create(record)
+            if len(os.fsencode(places.socket)) > MAX_SOCKET_PATH_BYTES:
+                raise SandboxdError(
+                    ErrorCode.BACKEND_UNAVAILABLE,
+                    f"the socket path {places.socket} is too long; set a shorter run directory",
+                )
+            build_directories(places, root, owner=self._launcher.stage.first_id)
+            self._cgroups.create(record.box_id, order.spec.resources)
+        except OSError as error:
+            raise _translate(error) from error
+        return places
+
+    def _plan(self, places: BoxPlaces, order: BoxOrder, root: Root, fds: LaunchFds) -> LaunchPlan:
+        """In the launching thread, the only one that knows the stage."""
+        stage = self._launcher.stage
+        home = f"{stage.show(self._shelf.boxes_dir, owned=False)}/{order.box_id}"
+        groups = self._cgroups.binds(order.box_id)
+        return LaunchPlan(
+            bwrap=stage.bwrap,
+            guest=stage.guest,
+            own_root=f"{home}/root" if root.has_own_top else None,
+            overlays=overlays_for(root, home),
+            read_only=[
+                *((layer.source, layer.inside) for layer in root.read_only),
+                *((str(source), inside) for source, inside in groups),
+            ],
+            symlinks=root.symlinks,
+            shared=f"{home}/run",
+            shm_bytes=order.spec.resources.memory_mb * _MIB // 2,
+            userns_fd=stage.userns_fd,
+            seccomp_fd=fds.seccomp,
+            info_fd=fds.info,
+            status_fd=fds.status,
+            block_fd=fds.block,
+        )
+
+    async def _hold(
+        self, record: BoxRecord, spawned: Spawned, places: BoxPlaces
+    ) -> tuple[BoxRecord, int]:
+        """Learn the first process, write it down and put it under its limits; then let it start."""
+        pid, pid_ns = await first_process(spawned, places.complaints)
+        mark = mark_process(pid, pid_ns=pid_ns)
+        pidfd = open_pidfd(mark) if mark else None
+        if mark is None or pidfd is None:
+            raise _gave_up(places)
+        try:
+            record = replace(record, process=mark)
+            await self._join(record, mark)
+            spawned.release()
+        except BaseException:
+            os.close(pidfd)
+            raise
+        return record, pidfd
+
+    async def _join(self, record: BoxRecord, mark: ProcessMark) -> None:
+        """All at once: joining a version 1 group may have to wait for every core in turn."""
+        failures: list[OSError] = []
+
+        def attempt(entrance: Path) -> None:
+            try:
+                entrance.write_text(str(mark.pid))
+            except OSError as error:
+                failures.append(error)
+
+        async with create_task_group() as tasks:
+            for entrance in self._cgroups.entrances(record.box_id):
+                tasks.start_soon(
+                    partial(to_thread.run_sync, attempt, entrance, limiter=self._joins)
+                )
+            await to_thread.run_sync(self._shelf.write, record, limiter=self._files)
+        if failures:
+            raise SandboxdError(
+                ErrorCode.START_FAILED, f"it could not be put under its limits: {failures[0]}"
+            ) from failures[0]
+
+
+async def _wait_for_guest(places: BoxPlaces, record: BoxRecord, pidfd: int) -> None:
+    """Until the guest answers; its deadline is the caller's. Raises `start_failed`."""
+    assert record.process is not None  # noqa: S101 - just written down
+    step_s = _FIRST_STEP_S
+    try:
+        while not await says_hello(places.socket, record.process.pid):
+            if has_ended(pidfd):
+                raise _gave_up(places)
+            await anyio.sleep(step_s)
+            step_s = min(step_s * 1.1, _LONGEST_STEP_S)
+    except NotTheGuest as error:
+        raise SandboxdError(ErrorCode.START_FAILED, str(error)) from error
+
+
+def _gave_up(places: BoxPlaces) -> SandboxdError:
+    return SandboxdError(
+        ErrorCode.START_FAILED,
+        f"the sandbox ended while it started: {read_complaints(places.complaints)}",
+    )
+
+
+def _translate(error: OSError) -> SandboxdError:
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return SandboxdError(
+            ErrorCode.DISK_FULL,
+            f"the state directory's disk is full: {error}",
+            fault=Fault.INFRA,
+            mask=True,
+        )
+    return SandboxdError(ErrorCode.START_FAILED, f"its files could not be made: {error}")

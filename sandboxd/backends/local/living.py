@@ -1,0 +1,194 @@
+"""The boxes that live: each is watched by a pidfd, and each death is told once, with its cause.
+
+Knows processes, control groups and records; does not make or remove boxes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import anyio
+from anyio import to_thread
+from anyio.abc import TaskGroup
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
+from sandboxd.backends.local.boxes import BoxRecord, BoxShelf
+from sandboxd.backends.local.deaths import Evidence, judge, rebooted
+from sandboxd.backends.local.kernel.cgroups import Cgroups
+from sandboxd.backends.local.kernel.processes import (
+    boot_id,
+    ended,
+    has_ended,
+    kill,
+    open_pidfd,
+)
+from sandboxd.backends.local.launching.launcher import OuterBwrap, read_complaints
+from sandboxd.backends.protocol import Death, Readings
+
+_REPORT_PATIENCE_S = 2  # for bubblewrap to write down the exit code, after the death
+_TOLD_AT_ONCE = 256
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class LivingBox:
+    """A box under watch. `pidfd` is its first process's, open until `gone`.
+
+    verdict: why we ended it ourselves; told instead of what its remains say.
+    is_ours: being removed at a caller's wish, which is no death to tell.
+    """
+
+    record: BoxRecord
+    pidfd: int
+    outer: OuterBwrap | None = None
+    gone: anyio.Event = field(default_factory=anyio.Event)
+    death: Death | None = None
+    verdict: Death | None = None
+    is_ours: bool = False
+    disk_bytes: int | None = None
+    oom_kills_seen: int = 0
+
+    @property
+    def box_id(self) -> str:
+        """Its id."""
+        return self.record.box_id
+
+    @property
+    def pid(self) -> int:
+        """Its first process, as the host counts."""
+        assert self.record.process is not None  # noqa: S101 - none lives without
+        return self.record.process.pid
+
+    def end(self, verdict: Death | None = None) -> None:
+        """Kill it, for a reason of ours. The first reason stands."""
+        if not self.gone.is_set():
+            self.verdict = self.verdict or verdict
+            kill(self.pidfd)
+
+
+class Roster:
+    """Who lives, and who wants to know of deaths."""
+
+    def __init__(self, tasks: TaskGroup, shelf: BoxShelf, cgroups: Cgroups) -> None:
+        self._tasks = tasks
+        self._shelf = shelf
+        self._cgroups = cgroups
+        self._boxes: dict[str, LivingBox] = {}
+        self._watchers: list[MemoryObjectSendStream[Death]] = []
+
+    def living(self) -> list[LivingBox]:
+        """All that is under watch and not known to be dead."""
+        return [box for box in self._boxes.values() if not box.gone.is_set()]
+
+    def get(self, box_id: str) -> LivingBox | None:
+        """The box if it is under watch; dead ones stay until they are forgotten."""
+        return self._boxes.get(box_id)
+
+    def add(self, record: BoxRecord, pidfd: int, outer: OuterBwrap | None = None) -> LivingBox:
+        """Watch a box from now on. Takes the pidfd over."""
+        box = LivingBox(record=record, pidfd=pidfd, outer=outer)
+        self._boxes[box.box_id] = box
+        self._tasks.start_soon(self._watch, box, name=f"watch {box.box_id}")
+        return box
+
+    def adopt(self, record: BoxRecord) -> LivingBox | None:
+        """Watch a box that another daemon made; None if it is dead."""
+        pidfd = open_pidfd(record.process) if record.process else None
+        if pidfd is None:
+            return None
+        if has_ended(pidfd):
+            os.close(pidfd)
+            return None
+        return self.add(record, pidfd)
+
+    def forget(self, box_id: str) -> None:
+        """Let go of a box that was removed."""
+        self._boxes.pop(box_id, None)
+
+    async def _watch(self, box: LivingBox) -> None:
+        try:
+            await ended(box.pidfd)
+            await reap(box.outer)
+            if not box.is_ours:
+                box.death = await self.examine(box.record, box)
+        finally:
+            box.gone.set()
+            os.close(box.pidfd)
+        if box.death is not None and not box.is_ours:
+            await self._tell(box.death)
+
+    async def examine(self, record: BoxRecord, box: LivingBox | None = None) -> Death:
+        """Why a dead box died."""
+        if box is not None and box.verdict is not None:
+            return box.verdict
+        if record.process is not None and record.process.boot_id != boot_id():
+            return rebooted(record.box_id)
+        exit_code = await self._exit_code(record.box_id)
+        readings = await to_thread.run_sync(self._cgroups.read, record.box_id)
+        words = read_complaints(self._shelf.places(record.box_id).complaints)
+        return judge(
+            Evidence(
+                box_id=record.box_id,
+                exit_code=exit_code,
+                oom_kills=readings.oom_kills,
+                oom_kills_before=box.oom_kills_seen if box else 0,
+                memory_peak_bytes=readings.memory_peak_bytes,
+                memory_limit_bytes=record.memory_limit_bytes,
+                words=words,
+            )
+        )
+
+    async def _exit_code(self, box_id: str) -> int | None:
+        """What bubblewrap wrote down; it does so a moment after the death."""
+        with anyio.move_on_after(_REPORT_PATIENCE_S):
+            while (code := self._shelf.status(box_id).exit_code) is None:
+                await anyio.sleep(0.002)  # noqa: ASYNC110 - a file tells nobody that it grew
+            return code
+        return None
+
+    async def _tell(self, death: Death) -> None:
+        for watcher in list(self._watchers):
+            try:
+                await watcher.send(death)
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+                continue
+
+    @asynccontextmanager
+    async def watch(self) -> AsyncIterator[MemoryObjectReceiveStream[Death]]:
+        """Deaths from now on."""
+        send, receive = anyio.create_memory_object_stream[Death](_TOLD_AT_ONCE)
+        self._watchers.append(send)
+        try:
+            yield receive
+        finally:
+            self._watchers.remove(send)
+            send.close()
+            receive.close()
+
+    async def read(self, box: LivingBox) -> Readings:
+        """What a box uses now."""
+        group = await to_thread.run_sync(self._cgroups.read, box.box_id)
+        if not box.gone.is_set():
+            box.oom_kills_seen = group.oom_kills or 0
+        return Readings(
+            cpu_s=group.cpu_s,
+            memory_bytes=group.memory_bytes,
+            memory_peak_bytes=group.memory_peak_bytes,
+            disk_bytes=box.disk_bytes,
+            oom_kills=group.oom_kills,
+        )
+
+
+async def reap(outer: OuterBwrap | None) -> None:
+    """Collect the outer bubblewrap, a child of ours, which ends with its box. Bounded."""
+    if outer is None or outer.poll() is not None:
+        return
+    pidfd = os.pidfd_open(outer.pid)
+    try:
+        with anyio.move_on_after(_REPORT_PATIENCE_S):
+            await ended(pidfd)
+    finally:
+        os.close(pidfd)
+        outer.poll()

@@ -1,0 +1,185 @@
+"""Opening the local backend: what this machine allows is found out here, once, and never pretended."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import anyio
+from anyio import to_thread
+
+from sandboxd.backends.local.backend import LocalBackend
+from sandboxd.backends.local.boxes import BoxShelf
+from sandboxd.backends.local.disk_watch import DiskWatch
+from sandboxd.backends.local.kernel.cgroups import Cgroups, find_cgroups
+from sandboxd.backends.local.kernel.seccomp import filter_for_this_machine
+from sandboxd.backends.local.launching.launcher import open_launcher
+from sandboxd.backends.local.launching.roots import Root, Roots, host_root
+from sandboxd.backends.local.launching.stage import OwnStage, RangeStage, Stage, open_run_dir
+from sandboxd.backends.local.launching.trial import try_bwrap
+from sandboxd.backends.local.living import Roster
+from sandboxd.backends.protocol import Capabilities, LimitKind
+from sandboxd.errors import SandboxdError
+from sandboxd.guest.binary import guest_binary
+from sandboxd.wire.codes import ErrorCode
+
+_INSTALLATION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\Z")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalSettings:
+    """Where an installation keeps its boxes, and what it may use.
+
+    run_dir: the short directory of sockets; None chooses one by user and installation.
+    first_id, id_count: as root, the range of user and group ids that boxes live in; it must hold
+    no account of the machine.
+    starting: makes at once. ready_timeout_s: for a guest to answer. disk_every_s: between two
+    readings of what boxes wrote.
+    """
+
+    state_dir: Path
+    installation: str
+    run_dir: Path | None = None
+    first_id: int = 100_000
+    id_count: int = 65_536
+    starting: int = 8
+    ready_timeout_s: float = 15.0
+    disk_every_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        """Refuse a name that could leave the directories made after it."""
+        if _INSTALLATION.match(self.installation) is None:
+            raise ValueError(f"{self.installation!r} cannot name an installation")
+
+    @property
+    def level(self) -> str:
+        """The name of this installation's own level among control groups."""
+        return f"sandboxd-{self.installation[:12]}"
+
+
+@asynccontextmanager
+async def open_local(settings: LocalSettings) -> AsyncIterator[LocalBackend]:
+    """The backend, ready to make boxes. On leaving, boxes live on; only our watch of them ends.
+
+    Raises `backend_unavailable`, naming the mend, or `not_supported`.
+    """
+    seccomp = filter_for_this_machine()
+    guest = guest_binary()
+    shelf, run_dir = await to_thread.run_sync(open_shelf, settings)
+    cgroups = await to_thread.run_sync(find_cgroups, settings.level)
+    try:
+        stage = await to_thread.run_sync(open_stage, settings, run_dir, guest)
+        async with open_launcher(stage, seccomp) as launcher:
+            host, can_overlay = await launcher.call(partial(_probe, stage, shelf))
+            async with _watched(shelf, cgroups, every_s=settings.disk_every_s) as roster:
+                yield LocalBackend(
+                    launcher=launcher,
+                    shelf=shelf,
+                    cgroups=cgroups,
+                    roster=roster,
+                    roots=Roots(launcher, host, can_overlay=can_overlay),
+                    capabilities=_capabilities(stage, cgroups, host, can_overlay=can_overlay),
+                    starting=settings.starting,
+                    ready_timeout_s=settings.ready_timeout_s,
+                )
+    finally:
+        with anyio.CancelScope(shield=True):
+            await to_thread.run_sync(_tidy, cgroups, run_dir)
+
+
+@asynccontextmanager
+async def _watched(shelf: BoxShelf, cgroups: Cgroups, *, every_s: float) -> AsyncIterator[Roster]:
+    """A roster with its background tasks."""
+    failure: Exception | None = None
+    async with anyio.create_task_group() as tasks:
+        roster = Roster(tasks, shelf, cgroups)
+        tasks.start_soon(DiskWatch(roster, shelf, every_s=every_s).run, name="disk watch")
+        try:
+            yield roster
+        except Exception as error:  # noqa: BLE001 - raised again below, outside the group
+            # A task group would wrap what is none of its tasks' doing.
+            failure = error
+        tasks.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+
+
+def open_shelf(settings: LocalSettings) -> tuple[BoxShelf, Path]:
+    """The directories of an installation, made if need be. Raises `backend_unavailable`."""
+    try:
+        run_dir = open_run_dir(settings.run_dir, settings.installation)
+        shelf = BoxShelf(settings.state_dir.absolute(), run_dir)
+        shelf.boxes_dir.mkdir(mode=0o711, parents=True, exist_ok=True)
+        shelf.boxes_dir.chmod(0o711)
+    except OSError as error:
+        raise _unavailable(f"its directories cannot be made: {error}") from error
+    return shelf, run_dir
+
+
+def open_stage(settings: LocalSettings, run_dir: Path, guest: Path) -> Stage:
+    """Root's stage or an ordinary user's. Raises `backend_unavailable`."""
+    if os.geteuid() != 0:
+        return OwnStage(guest)
+    try:
+        return RangeStage(
+            guest, place=run_dir / "stage", first_id=settings.first_id, count=settings.id_count
+        )
+    except OSError as error:
+        raise _unavailable(f"no user namespace could be made ({error})") from error
+
+
+def _probe(stage: Stage, shelf: BoxShelf) -> tuple[Root, bool]:
+    """What the host image looks like here, and whether overlays work. In the launching thread."""
+    if complaint := try_bwrap(stage, shelf.boxes_dir, overlay=False):
+        raise _unavailable(f"bubblewrap does not work here ({complaint})")
+    can_overlay = not try_bwrap(stage, shelf.boxes_dir, overlay=True)
+    return host_root(stage, can_overlay=can_overlay), can_overlay
+
+
+def _capabilities(stage: Stage, cgroups: Cgroups, host: Root, *, can_overlay: bool) -> Capabilities:
+    grouped = cgroups.version != "none"
+    held = LimitKind.ENFORCED if grouped else LimitKind.NONE
+    notes = list(host.notes)
+    if not grouped:
+        notes.append(f"no control groups, so no limit on memory and cpu: {cgroups.detail}")
+    if not can_overlay:
+        notes.append('no overlays here: only image = "host" works, and it is read-only')
+    if stage.first_id is None:
+        notes.append("not root: one user id in each sandbox, no other users, no chown")
+    return Capabilities(
+        limits={
+            "cpu": held,
+            "memory": held,
+            "pids": LimitKind.ENFORCED,  # without groups by the guest's rlimit on commands
+            "disk": LimitKind.WATCHED,
+        },
+        networks=frozenset({"none"}),
+        images='"host", or the absolute path of an unpacked root',
+        other_users=stage.first_id is not None,
+        oom_evidence=grouped,
+        notes=tuple(notes),
+    )
+
+
+def _tidy(cgroups: Cgroups, run_dir: Path) -> None:
+    """Take away what is empty: nothing of ours stays where no box does."""
+    cgroups.close()
+    for path in (run_dir, run_dir.parent):
+        # The parent may hold other installations, or be nothing of ours.
+        if path is run_dir or path == Path("/run/sandboxd"):
+            try:
+                path.rmdir()
+            except OSError:
+                return
+
+
+def _unavailable(why: str) -> SandboxdError:
+    return SandboxdError(
+        ErrorCode.BACKEND_UNAVAILABLE,
+        f"the local backend: {why}; `sandboxd doctor` names the mend",
+    )

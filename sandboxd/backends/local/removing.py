@@ -1,0 +1,125 @@
+"""Removing boxes: first every process, then groups, then files. Idempotent; gone is success."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import anyio
+from anyio import CapacityLimiter, to_thread
+
+from sandboxd.backends.local.boxes import BoxShelf
+from sandboxd.backends.local.kernel.cgroups import Cgroups
+from sandboxd.backends.local.kernel.processes import (
+    ended,
+    has_ended,
+    kill,
+    pid_namespace,
+    pids_naming,
+)
+from sandboxd.backends.local.launching.launcher import OuterBwrap
+from sandboxd.backends.local.living import LivingBox, Roster, reap
+from sandboxd.errors import SandboxdError
+from sandboxd.wire.codes import ErrorCode
+
+_DYING_S = 10.0  # for a killed namespace to be gone
+_GROUP_S = 5.0  # for its groups to become empty
+
+
+class Remover:
+    """Removes boxes of one installation."""
+
+    def __init__(self, roster: Roster, shelf: BoxShelf, cgroups: Cgroups) -> None:
+        self._roster = roster
+        self._shelf = shelf
+        self._cgroups = cgroups
+        self._limiter = CapacityLimiter(4)
+        self._locks: dict[str, anyio.Lock] = {}
+
+    async def remove(self, box: LivingBox) -> None:
+        """End a box under watch and remove it. Raises `backend_unavailable` if it does not die."""
+        async with self._alone(box.box_id):
+            box.is_ours = True
+            box.end()
+            with _patience(box.box_id):
+                await box.gone.wait()
+            await self._clear(box.box_id)
+
+    async def remove_remains(self, box_id: str, outer: OuterBwrap | None = None) -> None:
+        """Remove what nobody watches: processes that bubblewrap reported or that name the box.
+
+        outer: to be collected, if it is our child. Raises as `remove`.
+        """
+        async with self._alone(box_id):
+            with _patience(box_id):
+                while pidfds := await to_thread.run_sync(self._find, box_id, limiter=self._limiter):
+                    await _end_all(pidfds)
+            await reap(outer)
+            await self._clear(box_id)
+
+    @asynccontextmanager
+    async def _alone(self, box_id: str) -> AsyncIterator[None]:
+        """One removal of a box at a time; whoever comes second finds it gone."""
+        lock = self._locks.setdefault(box_id, anyio.Lock())
+        try:
+            async with lock:
+                yield
+        finally:
+            if not lock.locked():
+                self._locks.pop(box_id, None)
+
+    def _find(self, box_id: str) -> list[int]:
+        """Pidfds of what still runs. Blocking."""
+        status = self._shelf.status(box_id)
+        # The outer bubblewrap last: killed first, it would leave the namespace to itself.
+        pids = pids_naming(f"/{box_id}/run")
+        if status.pid is not None and status.pid_ns == pid_namespace(status.pid):
+            pids.insert(0, status.pid)
+        found = []
+        for pid in pids:
+            try:
+                pidfd = os.pidfd_open(pid)
+            except ProcessLookupError:
+                continue
+            if has_ended(pidfd):
+                os.close(pidfd)
+            else:
+                found.append(pidfd)
+        return found
+
+    async def _clear(self, box_id: str) -> None:
+        """Groups, files, and our memory of it."""
+        with anyio.move_on_after(_GROUP_S):
+            while not await to_thread.run_sync(self._cgroups.remove, box_id, limiter=self._limiter):
+                await anyio.sleep(0.005)  # noqa: ASYNC110 - nothing tells when a group is empty
+        try:
+            await to_thread.run_sync(self._shelf.remove, box_id, limiter=self._limiter)
+        except OSError as error:
+            raise SandboxdError(
+                ErrorCode.BACKEND_UNAVAILABLE, f"box {box_id} could not be removed: {error}"
+            ) from error
+        self._roster.forget(box_id)
+
+
+async def _end_all(pidfds: list[int]) -> None:
+    try:
+        for pidfd in pidfds:
+            kill(pidfd)
+            await ended(pidfd)
+    finally:
+        for pidfd in pidfds:
+            os.close(pidfd)
+
+
+@contextmanager
+def _patience(box_id: str) -> Iterator[None]:
+    """A bound on dying, with an error that says who did not."""
+    try:
+        with anyio.fail_after(_DYING_S):
+            yield
+    except TimeoutError:
+        raise SandboxdError(
+            ErrorCode.BACKEND_UNAVAILABLE,
+            f"box {box_id} does not die; a process of it may hang in the kernel",
+        ) from None

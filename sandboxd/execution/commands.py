@@ -1,0 +1,187 @@
+"""Commands in a leased sandbox. The guest keeps their records; nothing of them is kept here."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+
+import anyio
+
+from sandboxd.errors import SandboxdError
+from sandboxd.execution.reattach import TRIES, ask, ask_once, broken
+from sandboxd.guest.attachment import Attachment, Ended, OutputEvent, OutputStream
+from sandboxd.guest.guest_files import Body
+from sandboxd.guest.line import GuestLost
+from sandboxd.guest.messages import OutputPiece
+from sandboxd.leases.desk import Desk
+from sandboxd.leases.tenancy import Tenancy
+from sandboxd.model.command import Command, ExecRecord
+from sandboxd.telemetry.metrics import Metrics
+from sandboxd.wire.codes import ErrorCode
+
+KEEPALIVE_S = 15.0
+_ASK_S = 15.0  # for what the guest answers at once
+
+
+@dataclass(frozen=True, slots=True)
+class KeepAlive:
+    """Nothing happened for a while; the line is whole."""
+
+
+class Commands:
+    """Runs, watches and signals commands. `owner`: whose lease it must be.
+
+    Every call raises `not_found`, `conflict` (not leased yet), and `lease_ended` or `sandbox_lost`
+    with the lease's end where the sandbox is gone: such a call never gets a record.
+    """
+
+    def __init__(self, desk: Desk, metrics: Metrics) -> None:
+        self._desk = desk
+        self._metrics = metrics
+
+    async def run(
+        self,
+        lease_id: str,
+        command: Command,
+        *,
+        owner: str | None,
+        wait_s: float | None,
+        again: bool = False,
+    ) -> ExecRecord:
+        """Create or attach, and wait for the end: `wait_s` seconds at most (0: until it started),
+        None as long as it takes. A caller that goes away ends nothing.
+
+        again: this caller has started it already, and goes on waiting.
+        """
+        with self._desk.using(lease_id, owner=owner) as tenancy:
+            tenancy.execs += not again
+            if wait_s == 0:
+                return await ask(self._desk, tenancy, lambda g: g.run(command, wait=False))
+            with anyio.move_on_after(wait_s), self._metrics.exec_seconds.time():
+                return await ask(self._desk, tenancy, lambda g: g.run(command, wait=True))
+            return await self._look(tenancy, command.exec_id, wait_s=0, output=True)
+
+    async def look(
+        self,
+        lease_id: str,
+        exec_id: str,
+        *,
+        owner: str | None,
+        wait_s: float = 0,
+        output: bool = True,
+    ) -> ExecRecord:
+        """The record, as soon as it ended or `wait_s` passed. Waiting is use, looking is not."""
+        tenancy = self._desk.look_at(lease_id, owner=owner)
+        if wait_s == 0:
+            return await self._look(tenancy, exec_id, wait_s=0, output=output)
+        with tenancy.call():
+            return await self._look(tenancy, exec_id, wait_s=wait_s, output=output)
+
+    async def list(self, lease_id: str, *, owner: str | None) -> list[ExecRecord]:
+        """All records, newest first, without output."""
+        tenancy = self._desk.look_at(lease_id, owner=owner)
+        with anyio.fail_after(_ASK_S):
+            return await ask(self._desk, tenancy, lambda g: g.list_execs())
+
+    async def read_output(
+        self,
+        lease_id: str,
+        exec_id: str,
+        *,
+        owner: str | None,
+        stream: OutputStream,
+        offset: int,
+        limit: int,
+        wait_s: float,
+    ) -> OutputPiece:
+        """Bytes of one stream; see `Guest.read_output`."""
+        with self._desk.using(lease_id, owner=owner) as tenancy:
+            return await ask(
+                self._desk,
+                tenancy,
+                lambda g: g.read_output(
+                    exec_id, stream=stream, offset=offset, limit=limit, wait_s=wait_s
+                ),
+            )
+
+    async def write_stdin(
+        self,
+        lease_id: str,
+        exec_id: str,
+        data: Body,
+        *,
+        owner: str | None,
+        offset: int | None,
+        eof: bool,
+    ) -> int:
+        """Write input; returns how many bytes were taken in all. See `Guest.write_stdin`."""
+        with self._desk.using(lease_id, owner=owner) as tenancy:
+            return await ask_once(
+                self._desk,
+                tenancy,
+                lambda g: g.write_stdin(exec_id, data, offset=offset, eof=eof),
+            )
+
+    async def signal(self, lease_id: str, exec_id: str, name: str, *, owner: str | None) -> bool:
+        """Send a signal; `KILL` takes the whole tree. False: it had ended already."""
+        with self._desk.using(lease_id, owner=owner) as tenancy, anyio.fail_after(_ASK_S):
+            return await ask_once(self._desk, tenancy, lambda g: g.signal(exec_id, name))
+
+    async def follow(
+        self, lease_id: str, exec_id: str, *, owner: str | None, after: int | None = None
+    ) -> AsyncGenerator[OutputEvent | KeepAlive, None]:
+        """Events of a command from the one after `after` on, live, until `Ended`.
+
+        Raises what `look` raises; a line that breaks while the sandbox lives is mended on the way.
+        """
+        with self._desk.using(lease_id, owner=owner) as tenancy:
+            tries = TRIES
+            while True:
+                try:
+                    async with self._desk.guest_of(tenancy) as guest:
+                        async with guest.attach(exec_id, after=after) as attachment:
+                            while (event := await _next(attachment)) is not None:
+                                if not isinstance(event, KeepAlive):
+                                    after, tries = event.seq, TRIES
+                                yield event
+                                if isinstance(event, Ended):
+                                    return
+                except GuestLost as lost:
+                    tries -= 1
+                    if tries == 0:
+                        raise broken(tenancy, lost) from lost
+
+    async def start(self, lease_id: str, command: Command, *, owner: str | None) -> ExecRecord:
+        """Create or attach without waiting for the end."""
+        return await self.run(lease_id, command, owner=owner, wait_s=0)
+
+    async def _look(
+        self, tenancy: Tenancy, exec_id: str, *, wait_s: float, output: bool
+    ) -> ExecRecord:
+        return await ask(
+            self._desk, tenancy, lambda g: g.look_exec(exec_id, wait_s=wait_s, output=output)
+        )
+
+
+async def _next(attachment: Attachment) -> OutputEvent | KeepAlive | None:
+    """The next event, or a sign of life after a silence; None at the end."""
+    with anyio.move_on_after(KEEPALIVE_S):
+        try:
+            return await anext(attachment)
+        except StopAsyncIteration:
+            return None
+    return KeepAlive()
+
+
+MAX_SHELL_TEXT_BYTES = 131_071  # the kernel's limit on one argument, less its end
+
+
+def shell_argv(text: str) -> tuple[str, ...]:
+    """What runs a command given as text. Raises `too_large` for more than one argument holds."""
+    if len(text.encode()) > MAX_SHELL_TEXT_BYTES:
+        raise SandboxdError(
+            ErrorCode.TOO_LARGE,
+            f"shell text is limited to {MAX_SHELL_TEXT_BYTES} bytes: write it to a file and run that",
+            details={"limit_bytes": MAX_SHELL_TEXT_BYTES},
+        )
+    return ("/bin/sh", "-c", text)

@@ -1,0 +1,26 @@
+"""Our end of the line to the guest agent inside a sandbox.
+
+Knows the guest protocol and how to keep a connection; not who leases a box, nor who makes it.
+"""
+
+from sandboxd.guest.attachment import Attachment, Ended, Gap, OutputEvent, Piece, Started
+from sandboxd.guest.client import Guest
+from sandboxd.guest.guest_files import FileBody, GuestFiles
+from sandboxd.guest.line import GuestLost
+from sandboxd.guest.messages import GuestReadings, Hello, OutputPiece
+
+__all__ = [
+    "Attachment",
+    "Ended",
+    "FileBody",
+    "Gap",
+    "Guest",
+    "GuestFiles",
+    "GuestLost",
+    "GuestReadings",
+    "Hello",
+    "OutputEvent",
+    "OutputPiece",
+    "Piece",
+    "Started",
+]

@@ -1,0 +1,1 @@
+"""The front desk: who holds which box until when. It knows nothing of HTTP."""

@@ -1,0 +1,167 @@
+"""At start: keep what is alive, end what is not, dispose of what nobody holds.
+
+The store says who holds which box, labels say which boxes are ours, guests say whether a box was
+ever leased. No used box can become stock again: a guest that was claimed says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import anyio
+import structlog
+
+from sandboxd.backends.protocol import Backend, OwnedBox
+from sandboxd.clock import Clock
+from sandboxd.errors import SandboxdError
+from sandboxd.guest.line import GuestLost
+from sandboxd.leases.desk import Desk
+from sandboxd.leases.store import LeaseStore
+from sandboxd.leases.tenancy import Tenancy
+from sandboxd.model.box import BoxState
+from sandboxd.model.lease import Lease, LeaseState
+from sandboxd.model.template import PoolSettings, Template
+from sandboxd.pool.disposer import Disposer
+from sandboxd.pool.warm_pool import House, WarmPool
+from sandboxd.telemetry.metrics import Metrics
+from sandboxd.wire.codes import EndReason
+
+log = structlog.get_logger(__name__)
+
+_AT_ONCE = 16
+_ASK_S = 5.0
+
+
+class Adoption:
+    """Done once, after the desk runs and before the API answers."""
+
+    def __init__(
+        self,
+        *,
+        desk: Desk,
+        house: House,
+        store: LeaseStore,
+        backend: Backend,
+        disposer: Disposer,
+        clock: Clock,
+        metrics: Metrics,
+        open_pool: Callable[[Template], WarmPool],
+    ) -> None:
+        self._desk = desk
+        self._house = house
+        self._store = store
+        self._backend = backend
+        self._disposer = disposer
+        self._clock = clock
+        self._metrics = metrics
+        self._open_pool = open_pool
+        self._limiter = anyio.CapacityLimiter(_AT_ONCE)
+
+    async def run(self) -> None:
+        """Raises what the store and the backend raise: a daemon that cannot see must not start."""
+        leases = await self._store.load()
+        owned = {box.box_id: box for box in await self._backend.list_owned()}
+        async with anyio.create_task_group() as tasks:
+            for lease in leases:
+                box_id = lease.box.box_id if lease.box is not None else ""
+                box = owned.pop(box_id, None)
+                tasks.start_soon(self._take_back, lease, box, name=f"adopt-{lease.id}")
+            for box in owned.values():
+                tasks.start_soon(self._take_in, box, name=f"adopt-{box.box_id}")
+        log.info("adopted", leases=len(leases), other_boxes=len(owned))
+
+    async def _take_back(self, lease: Lease, box: OwnedBox | None) -> None:
+        """One lease of the store."""
+        async with self._limiter:
+            pool = self._pool_of(lease)
+            tenancy = Tenancy(lease, pool=pool, clock=self._clock)
+            tenancy.settled.set()
+            if lease.over:
+                self._after_the_end(tenancy, box)
+                return
+            assert lease.state is LeaseState.LEASED and lease.box is not None
+            if box is None or box.ref is None:
+                tenancy.box = None
+                self._desk.book.enter(tenancy)
+                detail = "its box was gone when the daemon came back"
+                self._desk.end(tenancy, EndReason.DIED, detail=detail)
+                self._remove(box)
+                return
+            tenancy.box = pool.adopt(
+                lease.box, fingerprint=lease.terms.spec.fingerprint(), state=BoxState.LEASED
+            )
+            self._set_clocks(tenancy)
+            self._desk.book.enter(tenancy)
+            await self._ask(tenancy)
+
+    def _set_clocks(self, tenancy: Tenancy) -> None:
+        lease = tenancy.lease
+        left_s = (lease.expires_at or 0.0) - self._clock.now()
+        # A clock that was set back must not lengthen a lease beyond what it ever asked for.
+        tenancy.hard_at = anyio.current_time() + min(left_s, lease.terms.max_timeout_s)
+
+    async def _ask(self, tenancy: Tenancy) -> None:
+        """Is it alive, is it still this lease's, how long has it been idle?"""
+        try:
+            with anyio.fail_after(_ASK_S):
+                async with self._desk.guest_of(tenancy) as guest:
+                    hello = await guest.hello()
+        except (GuestLost, TimeoutError) as error:
+            # It lives as far as the backend can see: keep it, and let its calls tell.
+            log.warning("adopt.silent", sandbox_id=tenancy.lease.id, error=str(error))
+            return
+        except SandboxdError:
+            return  # dead: `guest_of` has ended the lease
+        if hello.lease_id != tenancy.lease.id:
+            detail = "its box says that it belongs to another lease"
+            self._desk.end(tenancy, EndReason.DIED, detail=detail)
+            return
+        if hello.life_left_s is not None and tenancy.hard_at is not None:
+            tenancy.hard_at = min(tenancy.hard_at, anyio.current_time() + hello.life_left_s)
+        if hello.execs_running == 0:
+            tenancy.used_at = anyio.current_time() - hello.idle_s
+        tenancy.note("adopted")
+
+    def _after_the_end(self, tenancy: Tenancy, box: OwnedBox | None) -> None:
+        """A lease that was over: finish what the last daemon had begun."""
+        tenancy.recorded.set()
+        self._desk.book.enter(tenancy)
+        gone = None if box is None else self._disposer.dispose(box.box_id, box.ref)
+        self._desk.close_out(tenancy, gone)
+
+    async def _take_in(self, box: OwnedBox) -> None:
+        """A box that no lease holds: stock if it was never leased and still fits, else removed."""
+        async with self._limiter:
+            pool = self._house.pools.get(box.labels.get("pool", ""))
+            fingerprint = box.labels.get("fingerprint", "")
+            fits = pool is not None and fingerprint == pool.template.spec.fingerprint()
+            if not (box.alive and box.ref is not None and fits and pool is not None):
+                self._remove(box)
+                return
+            if await self._backend.look(box.ref) is not None:
+                self._remove(box)
+                return
+            taken = pool.adopt(box.ref, fingerprint=fingerprint, state=BoxState.WARM)
+            assert taken.guest is not None
+            try:
+                with anyio.fail_after(_ASK_S):
+                    fresh = (await taken.guest.hello()).lease_id == ""
+            except (GuestLost, SandboxdError, TimeoutError):
+                fresh = False
+            if not fresh and taken.state is BoxState.WARM:
+                self._metrics.leaks_swept.inc()
+                pool.give_up(taken)
+
+    def _remove(self, box: OwnedBox | None) -> None:
+        if box is not None:
+            self._metrics.leaks_swept.inc()
+            self._disposer.dispose(box.box_id, box.ref)
+
+    def _pool_of(self, lease: Lease) -> WarmPool:
+        """The lease's pool, or a retired one where the template left the configuration."""
+        name = lease.terms.template
+        if name not in self._house.pools:
+            settings = PoolSettings(ready=0, max=0, starting=1, queue=0)
+            template = Template(name=name, spec=lease.terms.spec, pool=settings)
+            self._open_pool(template)
+        return self._house.pools[name]

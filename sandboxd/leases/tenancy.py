@@ -1,0 +1,145 @@
+"""A lease while the daemon runs: its record, and what only memory holds. Changed synchronously."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import anyio
+
+from sandboxd.clock import Clock
+from sandboxd.errors import SandboxdError
+from sandboxd.guest.client import Guest
+from sandboxd.leases.terms import LeaseOrder
+from sandboxd.model.box import BoxState
+from sandboxd.model.lease import NEXT_STATES, Lease, LeaseState, Phase
+from sandboxd.pool.admission import Ticket
+from sandboxd.pool.stock import Box
+from sandboxd.pool.warm_pool import WarmPool
+from sandboxd.wire.codes import EndReason, ErrorCode
+
+_DIARY_ENTRIES = 1000
+
+
+class Tenancy:
+    """One lease in the book.
+
+    hard_at, used_at: the monotonic clock, like all deadlines here. settled: it is leased or over.
+    recorded: its end is in the store. gone: its box is gone.
+    """
+
+    def __init__(
+        self, lease: Lease, *, pool: WarmPool, clock: Clock, order: LeaseOrder | None = None
+    ) -> None:
+        self.lease = lease
+        self.pool = pool
+        self.order = order  # until it is leased
+        self.box: Box | None = None
+        self.ticket: Ticket | None = None
+        self.error: SandboxdError | None = None  # why it never became a lease
+        self.hard_at: float | None = None
+        self.used_at = anyio.current_time()
+        self.waiters = 0
+        self.abandoned = False  # whoever asked has gone: release it as soon as it is granted
+        self.granting = anyio.CancelScope()
+        self.settled = anyio.Event()
+        self.recorded = anyio.Event()
+        self.gone = anyio.Event()
+        self.diary: deque[dict[str, Any]] = deque(maxlen=_DIARY_ENTRIES)
+        self.execs = lease.usage.execs
+        self._calls = 0
+        self._clock = clock
+
+    def __repr__(self) -> str:
+        return f"<Tenancy {self.lease.id} {self.lease.state} calls={self._calls}>"
+
+    @property
+    def guest(self) -> Guest:
+        """The line into its box; only while it is leased."""
+        assert self.box is not None and self.box.guest is not None
+        return self.box.guest
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a call is in flight."""
+        return self._calls > 0
+
+    @property
+    def idle_at(self) -> float | None:
+        """When the idle clock runs out (monotonic); None while it stands still."""
+        terms = self.lease.terms
+        if terms.idle_timeout_s == 0 or self.in_use or self.lease.phase is Phase.GRADING:
+            return None
+        return self.used_at + terms.idle_timeout_s
+
+    @property
+    def being_made(self) -> bool:
+        """Whether a box is in the making that this queued lease will get."""
+        if self.ticket is None:
+            return False
+        making = self.pool.stock.count(BoxState.MAKING)
+        return self.ticket.making is not None or self.pool.position(self.ticket) < making
+
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """Count a call in flight: use, for the idle clock, until it is over."""
+        self._calls += 1
+        try:
+            yield
+        finally:
+            self._calls -= 1
+            self.used_at = anyio.current_time()
+
+    def change(self, **fields: Any) -> Lease:
+        """Replace the record. Raises ValueError for a state that the table does not allow."""
+        state: LeaseState = fields.get("state", self.lease.state)
+        if state is not self.lease.state and state not in NEXT_STATES[self.lease.state]:
+            raise ValueError(f"lease {self.lease.id} cannot go from {self.lease.state} to {state}")
+        self.lease = replace(self.lease, **fields)
+        return self.lease
+
+    def shown(self) -> Lease:
+        """The record as a reader should see it now, with the idle clock and time counted up."""
+        lease = self.lease
+        if lease.state is LeaseState.QUEUED and self.being_made:
+            return replace(lease, state=LeaseState.MAKING)
+        if lease.state is not LeaseState.LEASED:
+            return lease
+        now = self._clock.now()
+        idle_at = self.idle_at
+        left = None if idle_at is None else now + idle_at - anyio.current_time()
+        leased_s = max(0.0, now - (lease.leased_at or now))
+        usage = replace(lease.usage, execs=self.execs, leased_s=leased_s)
+        return replace(lease, idle_expires_at=left, usage=usage)
+
+    def note(self, event: str, **facts: Any) -> None:
+        """Add a line to the lease's diary, which `GET …/logs` shows."""
+        self.diary.append({"at": self._clock.now(), "event": event, **facts})
+
+    def over_error(self) -> SandboxdError:
+        """What a call on this lease is answered once it is over."""
+        end = self.lease.end
+        assert end is not None
+        lost = {EndReason.DIED, EndReason.OOM, EndReason.DISK, EndReason.EVICTED}
+        lost |= {EndReason.NODE_LOST, EndReason.SHUTDOWN}
+        code = ErrorCode.SANDBOX_LOST if end.reason in lost else ErrorCode.LEASE_ENDED
+        return SandboxdError(
+            code,
+            f"the lease ended: {end.reason}" + (f" ({end.detail})" if end.detail else ""),
+            fault=end.fault,
+            mask=end.mask,
+            sandbox_id=self.lease.id,
+            details={
+                "end": {
+                    "reason": end.reason,
+                    "code": end.code,
+                    "fault": end.fault,
+                    "mask": end.mask,
+                    "detail": end.detail,
+                    "at": end.at,
+                }
+            },
+        )

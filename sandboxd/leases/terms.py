@@ -1,0 +1,128 @@
+"""From a wish to terms: what a lease asks for, resolved against its template. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from sandboxd.errors import SandboxdError
+from sandboxd.model.claim import ClaimFile
+from sandboxd.model.lease import LeaseTerms
+from sandboxd.model.template import BoxSpec, Network, Resources, Template
+from sandboxd.wire.codes import ErrorCode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseWish:
+    """What a caller asked for; None stands for what the template says. Times in seconds."""
+
+    template: str = ""
+    image: str | None = None
+    resources: Resources | None = None
+    network: Network | None = None
+    runtime: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    files: tuple[ClaimFile, ...] = field(default=(), repr=False)
+    workdir: str | None = None
+    user: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    timeout_s: float | None = None
+    idle_timeout_s: float | None = None
+    grading_s: float = 0
+    wait_timeout_s: float = 60
+    wait: bool = True
+    run_id: str | None = None
+    group_id: str | None = None
+    rollout_id: str | None = None
+    priority: int = 0
+    idempotency_key: str | None = None
+    body_digest: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseOrder:
+    """A wish made definite. The late-bound parts that no store may see stand apart."""
+
+    terms: LeaseTerms
+    secrets: Mapping[str, str] = field(repr=False)
+    files: tuple[ClaimFile, ...] = field(repr=False)
+    wait: bool
+    wait_timeout_s: float
+
+
+def resolve(wish: LeaseWish, templates: Mapping[str, Template]) -> LeaseOrder:
+    """Raises `bad_request` for an unknown template and for times over the template's."""
+    template = _template(wish, templates)
+    spec, cold_because = _spec(wish, template.spec)
+    timeout_s = template.timeout_s if wish.timeout_s is None else wish.timeout_s
+    if timeout_s == -1:
+        timeout_s = template.max_timeout_s
+    if timeout_s > template.max_timeout_s:
+        raise too_long(timeout_s, template)
+    idle_s = template.idle_timeout_s if wish.idle_timeout_s is None else wish.idle_timeout_s
+    terms = LeaseTerms(
+        template=template.name,
+        spec=spec,
+        env={**template.env, **wish.env},
+        workdir=template.workdir if wish.workdir is None else wish.workdir,
+        user=template.user if wish.user is None else wish.user,
+        capabilities=template.capabilities,
+        labels=wish.labels,
+        timeout_s=timeout_s,
+        max_timeout_s=template.max_timeout_s,
+        idle_timeout_s=idle_s,
+        grading_s=wish.grading_s,
+        run_id=wish.run_id,
+        group_id=wish.group_id,
+        rollout_id=wish.rollout_id,
+        priority=wish.priority,
+        idempotency_key=wish.idempotency_key,
+        body_digest=wish.body_digest,
+        cold_because=cold_because,
+    )
+    return LeaseOrder(
+        terms=terms,
+        secrets=wish.secrets,
+        files=wish.files,
+        wait=wish.wait,
+        wait_timeout_s=wish.wait_timeout_s,
+    )
+
+
+def too_long(timeout_s: float, template: Template) -> SandboxdError:
+    """A life that the template does not allow."""
+    return SandboxdError(
+        ErrorCode.BAD_REQUEST,
+        f"timeout_s {timeout_s:g} is over the template's max_timeout_s {template.max_timeout_s:g}",
+        details={"field": "timeout_s", "max_timeout_s": template.max_timeout_s},
+    )
+
+
+def _template(wish: LeaseWish, templates: Mapping[str, Template]) -> Template:
+    if wish.template:
+        if wish.template in templates:
+            return templates[wish.template]
+        known = ", ".join(sorted(templates)) or "none"
+        raise SandboxdError(
+            ErrorCode.BAD_REQUEST,
+            f"there is no template {wish.template!r}; the configuration has: {known}",
+            details={"field": "template", "templates": sorted(templates)},
+        )
+    for template in templates.values():
+        if template.spec.image == wish.image:
+            return template
+    if templates:  # an image alone borrows everything else from the first template
+        return next(iter(templates.values()))
+    raise SandboxdError(ErrorCode.BAD_REQUEST, "the configuration has no template at all")
+
+
+def _spec(wish: LeaseWish, spec: BoxSpec) -> tuple[BoxSpec, tuple[str, ...]]:
+    """The box that is needed, and the fields in which it differs from the template's."""
+    cold_because: list[str] = []
+    for name in ("image", "resources", "network", "runtime"):
+        wanted = getattr(wish, name)
+        if wanted is not None and wanted != getattr(spec, name):
+            spec = replace(spec, **{name: wanted})
+            cold_because.append(name)
+    return spec, tuple(cold_because)

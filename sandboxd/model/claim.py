@@ -1,0 +1,38 @@
+"""A claim: what a box is given at the moment somebody leases it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sandboxd.model.template import Capability
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimFile:
+    """A file that is there before the first command runs. mode None: 0644."""
+
+    path: str
+    data: bytes = field(repr=False)
+    mode: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """The defaults of every later command and file call in this box.
+
+    env carries secrets too, so it is kept out of reprs. life_s: seconds until the guest ends
+    everything by itself, None for never. nofile, nproc, max_rss_as_bytes: rlimits on commands, for
+    boxes whose machine has no better limits.
+    """
+
+    lease_id: str
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    workdir: str = ""
+    user: str = ""
+    capabilities: Capability = "image"
+    life_s: float | None = None
+    files: tuple[ClaimFile, ...] = ()
+    nofile: int | None = None
+    nproc: int | None = None
+    max_rss_as_bytes: int | None = None

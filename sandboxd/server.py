@@ -1,0 +1,61 @@
+"""The HTTP server, without its signal handling: who starts the daemon decides when it stops."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from sandboxd.errors import SandboxdError
+from sandboxd.wire.codes import ErrorCode
+
+_IDLE_S = 320  # promised to callers: at least 300
+_DRAIN_S = 5  # calls in flight at the end get so long; their commands live on
+
+
+class Server(uvicorn.Server):
+    """uvicorn raises the signal that stopped it again once it is done, which would kill the process
+    before the rooms behind it are closed; so signals are not its business here."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture none."""
+        yield
+
+
+def build_server(app: ASGIApp) -> Server:
+    """A server for `serve(sockets=[…])`; set `should_exit` to stop it."""
+    return Server(
+        uvicorn.Config(
+            app,
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,  # request lines may hold tokens
+            server_header=False,
+            timeout_keep_alive=_IDLE_S,
+            timeout_graceful_shutdown=_DRAIN_S,
+            backlog=2048,
+        )
+    )
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A bound socket. Raises `conflict` with the mend if the address is taken or not ours."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise SandboxdError(
+            ErrorCode.CONFLICT,
+            f"cannot listen on {host}:{port} ({error.strerror}): give another --host or --port",
+        ) from error
+    listener.set_inheritable(False)
+    return listener

@@ -1,0 +1,111 @@
+"""From the checked file to the frozen nouns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from sandboxd.model.template import BoxSpec, Network, PoolSettings, Resources, Template
+from sandboxd.settings.keys import Complain, read_keys
+from sandboxd.settings.misfits import misfits
+from sandboxd.settings.nouns import (
+    BackendSettings,
+    LimitSettings,
+    LocalOptions,
+    LogSettings,
+    McpServer,
+    ServerSettings,
+    Settings,
+    TemplateDoors,
+    is_loopback,
+)
+from sandboxd.settings.places import default_run_dir, default_state_dir
+from sandboxd.settings.schema import (
+    McpServerTable,
+    SettingsFile,
+    SharedMcpServerTable,
+    TemplateTable,
+)
+
+
+def build(
+    file: SettingsFile, *, source: Path | None, env: Mapping[str, str], complain: Complain
+) -> Settings:
+    """The settings of a valid file. Reads key files; says through `complain` what does not fit."""
+    settings = Settings(
+        state_dir=Path(file.state_dir) if file.state_dir else default_state_dir(env),
+        backend=_backend(file, env),
+        server=_server(file, source, complain),
+        limits=LimitSettings(max_sandboxes=file.limits.max_sandboxes),
+        log=LogSettings(level=file.log.level, format=file.log.format),
+        compat={
+            name: dict(getattr(file.compat, name).images) for name in file.compat.model_fields_set
+        },
+        templates={name: _template(name, table) for name, table in file.templates.items()},
+        doors={name: _doors(table) for name, table in file.templates.items()},
+        mcp_servers={name: _mcp_server(name, table) for name, table in file.mcp_servers.items()},
+        source=source,
+    )
+    for key, text in misfits(settings):
+        complain(key, text)
+    return settings
+
+
+def _backend(file: SettingsFile, env: Mapping[str, str]) -> BackendSettings:
+    run_dir = Path(file.backend.run_dir) if file.backend.run_dir else default_run_dir(env)
+    local = LocalOptions(first_id=file.backend.local.first_id, id_count=file.backend.local.id_count)
+    return BackendSettings(kind=file.backend.kind, run_dir=run_dir, local=local)
+
+
+def _server(file: SettingsFile, source: Path | None, complain: Complain) -> ServerSettings:
+    server = file.server
+    if not server.api_keys and not is_loopback(server.host):
+        text = f"others can reach {server.host} and there is no key"
+        complain("server.host", f"{text}; give `server.api_keys`, or listen on 127.0.0.1")
+    return ServerSettings(
+        host=server.host,
+        port=server.port,
+        public_url=server.public_url.rstrip("/"),
+        api_keys=read_keys(server.api_keys, source=source, complain=complain),
+    )
+
+
+def _template(name: str, table: TemplateTable) -> Template:
+    spec = BoxSpec(
+        image=table.image,
+        resources=Resources(**table.resources.model_dump()),
+        network=Network(kind=table.network.kind, allow=tuple(table.network.allow)),
+        runtime=table.runtime,
+        kernels=tuple(table.kernels),
+        setup=tuple(table.setup),
+        pull=table.pull,
+    )
+    return Template(
+        name=name,
+        spec=spec,
+        env=dict(table.env),
+        workdir=table.workdir,
+        user=table.user,
+        capabilities=table.capabilities,
+        timeout_s=table.timeout_s,
+        max_timeout_s=table.max_timeout_s,
+        idle_timeout_s=table.idle_timeout_s,
+        pool=PoolSettings(**table.pool.model_dump()),
+    )
+
+
+def _doors(table: TemplateTable) -> TemplateDoors:
+    servers = {name: _mcp_server(name, server) for name, server in table.mcp_servers.items()}
+    return TemplateDoors(mcp_servers=servers, trusted_ports=table.trusted_ports)
+
+
+def _mcp_server(name: str, table: McpServerTable) -> McpServer:
+    return McpServer(
+        name=name,
+        command=tuple(table.command),
+        scope=table.scope,
+        prestart=table.prestart,
+        env=dict(table.env),
+        cwd=table.cwd,
+        template=table.template if isinstance(table, SharedMcpServerTable) else "",
+    )

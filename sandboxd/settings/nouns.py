@@ -1,0 +1,125 @@
+"""The settings as the daemon uses them: frozen, checked, with secrets out of every repr.
+
+Knows nothing of TOML, variables or where a value came from.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from sandboxd.model.template import Template
+
+BackendKind = Literal["local", "docker", "kubernetes", "fake"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiKey:
+    """Who may call, by a name that may be logged and a key that may not."""
+
+    name: str
+    key: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """Where the daemon listens. port 0 lets the system choose one."""
+
+    host: str = "127.0.0.1"
+    port: int = 8420
+    public_url: str = ""
+    api_keys: tuple[ApiKey, ...] = ()
+
+    def base_url(self, port: int | None = None) -> str:
+        """What handed-out URLs start with, without a slash at the end; port: the bound one."""
+        if self.public_url:
+            return self.public_url.rstrip("/")
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port if port is None else port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalOptions:
+    """The local backend's own: as root, the range of ids that boxes live in."""
+
+    first_id: int = 100_000
+    id_count: int = 65_536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendSettings:
+    """Which backend makes the boxes. run_dir holds its sockets, so its path must be short."""
+
+    kind: BackendKind = "local"
+    run_dir: Path
+    local: LocalOptions = field(default_factory=LocalOptions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitSettings:
+    """Bounds over all pools together."""
+
+    max_sandboxes: int = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSettings:
+    """How much is logged, and in which form (`auto`: for people on a terminal, else JSON)."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["auto", "json", "plain"] = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpServer:
+    """One MCP server: a command (stdio) inside a sandbox. template: only for shared ones."""
+
+    name: str
+    command: tuple[str, ...]
+    scope: Literal["rollout", "shared"] = "rollout"
+    prestart: bool = False
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    cwd: str = ""
+    template: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TemplateDoors:
+    """What the doors of a template's sandboxes offer beside commands and files."""
+
+    mcp_servers: Mapping[str, McpServer] = field(default_factory=dict)
+    trusted_ports: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything an operator may decide.
+
+    compat: per foreign dialect, its image names to our templates (`*` for the rest).
+    doors: by template name, one for each template.
+    source: the file that was read, None for the built-in default.
+    """
+
+    state_dir: Path
+    backend: BackendSettings
+    server: ServerSettings = field(default_factory=ServerSettings)
+    limits: LimitSettings = field(default_factory=LimitSettings)
+    log: LogSettings = field(default_factory=LogSettings)
+    compat: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    templates: Mapping[str, Template] = field(default_factory=dict)
+    doors: Mapping[str, TemplateDoors] = field(default_factory=dict)
+    mcp_servers: Mapping[str, McpServer] = field(default_factory=dict)
+    source: Path | None = None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a server bound to `host` can be reached from this machine alone."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

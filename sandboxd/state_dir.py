@@ -1,0 +1,95 @@
+"""The state directory: one daemon at a time, one installation's identity, one secret."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sandboxd.errors import SandboxdError
+from sandboxd.wire.codes import ErrorCode, Fault
+
+_INSTALLATION_BYTES = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateDir:
+    """An opened and locked state directory. installation: marks every box that is ours."""
+
+    path: Path
+    installation: str
+    token_secret: bytes = field(repr=False)
+
+    @property
+    def store(self) -> Path:
+        """The lease store's file."""
+        return self.path / "leases.db"
+
+
+@contextmanager
+def hold_state_dir(path: Path) -> Iterator[StateDir]:
+    """Make the directory if needed and hold its lock. Blocking; used once, at start.
+
+    Raises `conflict` where another daemon holds it, `disk_full` or `internal`, naming the mend,
+    where it cannot be written.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o711)
+        lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise SandboxdError(
+            ErrorCode.INTERNAL,
+            f"the state directory {path} cannot be used ({error.strerror}): give another --state-dir",
+        ) from error
+    try:
+        _lock(lock, path)
+        yield StateDir(
+            path=path,
+            installation=_kept(path / "installation", _new_installation).decode(),
+            token_secret=_kept(path / "token.key", lambda: secrets.token_bytes(32)),
+        )
+    finally:
+        os.close(lock)
+
+
+def _lock(lock: int, path: Path) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(lock, 32, 0).decode(errors="replace").strip() or "unknown"
+        raise SandboxdError(
+            ErrorCode.CONFLICT,
+            f"another daemon (process {holder}) holds {path}: stop it, or give another --state-dir",
+        ) from None
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+
+
+def _new_installation() -> bytes:
+    return secrets.token_hex(_INSTALLATION_BYTES).encode()
+
+
+def _kept(file: Path, make: Callable[[], bytes]) -> bytes:
+    """The file's content, made once; whole or not at all, whenever we are killed."""
+    if file.exists() and (content := file.read_bytes()):
+        return content
+    content = make()
+    fresh = file.with_name(file.name + ".new")
+    try:
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
+            out.write(content)
+            out.flush()
+            os.fsync(out.fileno())
+        fresh.replace(file)
+    except OSError as error:
+        raise SandboxdError(
+            ErrorCode.DISK_FULL,
+            f"{file.parent} cannot be written ({error.strerror}): free some space there",
+            fault=Fault.INFRA,
+            mask=True,
+        ) from error
+    return content

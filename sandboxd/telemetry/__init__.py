@@ -1,0 +1,1 @@
+"""What operators see: metrics and structured logs. Labels come from closed sets, never an id."""

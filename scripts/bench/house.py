@@ -1,0 +1,60 @@
+"""The daemon that is measured: a child process, with pools for each row's need."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import anyio
+
+from sandboxd.demo.embedded import EmbeddedDaemon, embedded_daemon
+from sandboxd_client import AsyncSandboxd
+
+_CONFIG = """\
+[limits]
+max_sandboxes = 2000
+[log]
+level = "error"
+[templates.warm]
+image = "host"
+resources = {{memory_mb = 256, pids = 128, disk_mb = 256}}
+pool = {{ready = {warm}, max = 200, starting = {starting}, queue = 1000}}
+[templates.cold]
+image = "host"
+resources = {{memory_mb = 256, pids = 128, disk_mb = 256}}
+pool = {{ready = 0, max = 200, starting = {starting}, queue = 1000}}
+[templates.idle]
+image = "host"
+resources = {{memory_mb = 64, pids = 64, disk_mb = 64}}
+pool = {{ready = {idle}, max = 600, starting = {starting}, queue = 1000}}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class House:
+    """A running daemon and a client to it."""
+
+    daemon: EmbeddedDaemon
+    client: AsyncSandboxd
+
+    async def wait_for_stock(self, template: str, ready: int, *, within_s: float = 60) -> None:
+        """Wait until the pool has so many in stock. Raises TimeoutError."""
+        with anyio.fail_after(within_s):
+            while True:
+                pools = {pool.template: pool for pool in await self.client.pools()}
+                if pools[template].ready >= ready:
+                    return
+                await anyio.sleep(0.02)
+
+
+@asynccontextmanager
+async def open_house(*, backend: str, warm: int = 0, idle: int = 0) -> AsyncIterator[House]:
+    """A daemon with this much stock wanted, and a client; both end with the block."""
+    config = _CONFIG.format(warm=warm, idle=idle, starting=max(2, os.cpu_count() or 1))
+    async with (
+        embedded_daemon(config, backend=backend) as daemon,
+        AsyncSandboxd(url=daemon.url) as client,
+    ):
+        yield House(daemon, client)

@@ -1,0 +1,77 @@
+"""A daemon of its own for the tests of the client verbs, over the fake backend."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+import pytest
+from anyio.abc import Process
+
+from sandboxd.demo.embedded import EmbeddedDaemon, embedded_daemon
+
+ROOT = Path(__file__).parent.parent.parent
+CONFIG = '[templates.python]\nimage = "host"\npool = {ready = 1, max = 8}\n'
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """How a call of the program went."""
+
+    code: int
+    out: str
+    err: str
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Calls of `sandboxd` as processes, with the daemon that they talk to."""
+
+    daemon: EmbeddedDaemon
+
+    async def run(self, *argv: str, stdin: bytes = b"", **env: str) -> Done:
+        """Run it to its end."""
+        with anyio.fail_after(15):
+            done = await anyio.run_process(
+                self._argv(*argv), input=stdin, check=False, env=self._env(**env)
+            )
+        return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    @asynccontextmanager
+    async def running(self, *argv: str) -> AsyncIterator[Process]:
+        """Start it; killed at the end if it still runs."""
+        process = await anyio.open_process(self._argv(*argv), env=self._env())
+        try:
+            yield process
+        finally:
+            with anyio.CancelScope(shield=True):
+                if process.returncode is None:
+                    process.kill()
+                await process.aclose()
+
+    @staticmethod
+    def _argv(*argv: str) -> list[str]:
+        return [sys.executable, "-m", "sandboxd", *argv]
+
+    def _env(self, **more: str) -> dict[str, str]:
+        path = os.pathsep.join([str(ROOT), str(ROOT / "client")])
+        return {**os.environ, "PYTHONPATH": path, "SANDBOXD_API_URL": self.daemon.url, **more}
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """Processes are real, so the loop is too."""
+    return "asyncio"
+
+
+@pytest.fixture
+async def sandboxd(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Program]:
+    """The program, with a daemon over the fake backend."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "client")]))
+    async with embedded_daemon(CONFIG, backend="fake") as daemon:
+        yield Program(daemon)

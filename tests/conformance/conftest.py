@@ -1,0 +1,110 @@
+"""The matrix: every check below runs against every maker of boxes that this machine can have.
+
+To add a maker: write `open_it(directory)`, an async context manager that yields an opened backend
+and leaves nothing behind, and name it in MATRIX. A check that a maker cannot pass asks its
+capabilities and skips with the reason; there is no list of known failures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+import pytest
+
+from sandboxd.backends.fake import FakeSettings, open_fake
+from sandboxd.backends.protocol import Backend, BoxOrder, BoxRef
+from sandboxd.guest import Guest
+from sandboxd.model.claim import Claim
+from sandboxd.model.ids import new_id
+from sandboxd.model.template import BoxSpec, Resources
+from tests.conftest import Loop, asyncio_loop, jumping_loop
+
+
+@dataclass(frozen=True)
+class Maker:
+    """One column of the matrix.
+
+    image: what a box is made of. loop: real or virtual time. missing: why this machine cannot have
+    it; "" if it can.
+    """
+
+    open: Callable[[Path], AbstractAsyncContextManager[Backend]]
+    image: str = "host"
+    loop: Callable[[], Loop] = asyncio_loop
+    missing: Callable[[], str] = lambda: ""
+
+
+@asynccontextmanager
+async def open_fake_backend(_directory: Path) -> AsyncIterator[Backend]:
+    """The fake as users get it."""
+    async with open_fake(FakeSettings()) as backend:
+        yield backend
+
+
+MATRIX: dict[str, Maker] = {
+    "fake": Maker(open=open_fake_backend),
+    "fake-virtual": Maker(open=open_fake_backend, loop=jumping_loop),
+}
+
+
+@pytest.fixture(params=sorted(MATRIX))
+def maker(request: pytest.FixtureRequest) -> Maker:
+    """The maker under test."""
+    chosen = MATRIX[request.param]
+    if reason := chosen.missing():
+        pytest.skip(reason)
+    return chosen
+
+
+@pytest.fixture
+def anyio_backend(maker: Maker) -> Loop:
+    """The loop that this maker needs."""
+    return maker.loop()
+
+
+@pytest.fixture
+async def backend(maker: Maker, tmp_path: Path) -> AsyncIterator[Backend]:
+    """An opened backend with no box in it; whatever a test leaves in it is disposed of."""
+    async with maker.open(tmp_path) as opened:
+        yield opened
+        with anyio.fail_after(30):
+            for box in await opened.list_owned():
+                if box.ref is not None:
+                    await opened.dispose(box.ref)
+                else:
+                    await opened.dispose_remains(box.box_id)
+
+
+@pytest.fixture
+def spec(maker: Maker) -> BoxSpec:
+    """What the boxes of these checks are made of."""
+    return BoxSpec(image=maker.image, resources=Resources(memory_mb=512, pids=128, disk_mb=512))
+
+
+def order(spec: BoxSpec) -> BoxOrder:
+    """An order for a box of that spec, under a fresh id."""
+    labels = {"installation": "conformance", "pool": "checks", "made_at": "0"}
+    return BoxOrder(box_id=new_id("box"), spec=spec, labels=labels)
+
+
+@pytest.fixture
+async def box(backend: Backend, spec: BoxSpec) -> BoxRef:
+    """A box that nobody has claimed."""
+    with anyio.fail_after(30):
+        return await backend.make(order(spec))
+
+
+@pytest.fixture
+async def guest(backend: Backend, box: BoxRef) -> AsyncIterator[Guest]:
+    """The guest of a box that is leased to the test."""
+    opened = Guest(lambda: backend.connect(box))
+    try:
+        with anyio.fail_after(10):
+            await opened.claim(Claim(lease_id=new_id("sbx"), workdir="/workspace", life_s=600))
+        yield opened
+    finally:
+        await opened.aclose()

@@ -1,0 +1,235 @@
+"""Settings: what is accepted, what is refused and in which words, and what never shows."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from sandboxd.settings import (
+    ApiKey,
+    Settings,
+    SettingsError,
+    describe_settings,
+    load_settings,
+)
+
+CONTRACT = Path(__file__).parent.parent / "data" / "contract.toml"
+
+
+def load(tmp_path: Path, text: str, **env: str) -> Settings:
+    path = tmp_path / "sandboxd.toml"
+    path.write_text(text)
+    return load_settings(path, env=env)
+
+
+def refusals(tmp_path: Path, text: str, **env: str) -> list[str]:
+    with pytest.raises(SettingsError) as caught:
+        load(tmp_path, text, **env)
+    return [str(problem) for problem in caught.value.problems]
+
+
+def test_the_contracts_text_is_accepted_as_it_stands() -> None:
+    settings = load_settings(CONTRACT, env={})
+    assert settings.server.port == 8420
+    assert settings.limits.max_sandboxes == 1000
+    assert settings.compat == {"prime": {"python:3.11-slim": "python"}}
+    template = settings.templates["python"]
+    assert template.spec.image == "host"
+    assert template.spec.resources.memory_mb == 512
+    assert template.pool.queue == 1000
+    notes = settings.doors["python"].mcp_servers["notes"]
+    assert notes.command == ("python3", "-m", "notes_server")
+    assert notes.scope == "rollout"
+
+
+def test_without_a_file_there_is_one_template_on_the_host() -> None:
+    settings = load_settings(None, env={})
+    assert [(name, t.spec.image) for name, t in settings.templates.items()] == [("python", "host")]
+    assert settings.templates["python"].pool.ready > 0
+    assert settings.source is None
+
+
+def test_the_built_in_stock_fits_a_small_house() -> None:
+    settings = load_settings(None, env={"SANDBOXD_MAX_SANDBOXES": "1"})
+    assert settings.templates["python"].pool.ready == 1
+
+
+def test_variables_override_the_file_and_flags_override_both(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text('state_dir = "/a"\n[server]\nport = 1\nhost = "127.0.0.2"\n')
+    env = {
+        "SANDBOXD_PORT": "2",
+        "SANDBOXD_STATE_DIR": "/b",
+        "SANDBOXD_BACKEND": "fake",
+        "SANDBOXD_PUBLIC_URL": "https://x.example/base/",
+    }
+    settings = load_settings(path, env=env, overrides={"server.port": 3, "server.host": None})
+    assert (settings.server.port, settings.server.host) == (3, "127.0.0.2")
+    assert settings.state_dir == Path("/b")
+    assert settings.backend.kind == "fake"
+    assert settings.server.base_url() == "https://x.example/base"
+
+
+def test_a_bad_variable_is_named_as_the_source(tmp_path: Path) -> None:
+    (text,) = refusals(tmp_path, "", SANDBOXD_PORT="http")
+    assert text == "SANDBOXD_PORT: server.port: must be a valid integer; it is 'http'"
+
+
+def test_a_misspelt_variable_is_refused_and_a_service_link_is_not_ours(tmp_path: Path) -> None:
+    (text,) = refusals(tmp_path, "", SANDBOXD_BAKEND="fake")
+    assert "`SANDBOXD_BACKEND`" in text
+    link = {"SANDBOXD_PORT": "tcp://10.0.0.1:8420", "SANDBOXD_SERVICE_HOST": "10.0.0.1"}
+    assert load(tmp_path, "", **link).server.port == 8420
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[server]\nhots = 1", "server.hots: there is no such key; did you mean `server.host`?"),
+        ("port = 1", "port: there is no such key here; did you mean `server.port`?"),
+        (
+            '[templates.a]\nimage = "host"\npool = {redy = 1}',
+            "templates.a.pool.redy: there is no such key; did you mean `templates.a.pool.ready`?",
+        ),
+        (
+            '[[server.api_keys]]\nname = "a"\nkeyfile = "x"\nkey = "k"',
+            "server.api_keys[0].keyfile: there is no such key; did you mean `server.api_keys[0].k",
+        ),
+        ("zzz = 1", "zzz: there is no such key; the nearest is `"),
+        (
+            '[templates.a]\nimage = "host"\nzzz = 1',
+            "templates.a.zzz: there is no such key; the nearest is `",
+        ),
+    ],
+)
+def test_an_unknown_key_is_refused_with_the_nearest_known_one(
+    tmp_path: Path, text: str, expected: str
+) -> None:
+    assert any(expected in refusal for refusal in refusals(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("line", "place"),
+    [
+        ('image = ""', "image"),
+        ('image = "h\\u0000"', "image"),
+        ('image = "python:3.12"', "image"),  # no image for the local backend
+        ("timeout_s = inf", "timeout_s"),
+        ("timeout_s = -1", "timeout_s"),
+        ("timeout_s = 10\nmax_timeout_s = 5", ""),
+        ('timeout_s = "10"', "timeout_s"),
+        ("resources = {memory_mb = 0}", "resources.memory_mb"),
+        ("resources = {cpu = nan}", "resources.cpu"),
+        ("pool = {ready = 1000000}", "pool.ready"),
+        ("pool = {ready = 3, max = 2}", "pool"),
+        ("env = {'A=B' = 'x'}", "env"),
+        ("env = {'' = 'x'}", "env"),
+        ("env = {A = 1}", "env.A"),
+        ('workdir = "relative"', "workdir"),
+        ('network = "lan"', "network.kind"),
+        ("network = {allow = []}", "network"),
+        ('network = {allow = ["a b"]}', "network.allow[0]"),
+        ("mcp_servers.n.command = []", "mcp_servers.n.command"),
+        ('kernels = ["../x"]', "kernels[0]"),
+    ],
+)
+def test_a_bad_value_of_a_template_is_refused_at_its_place(
+    tmp_path: Path, line: str, place: str
+) -> None:
+    image = "" if line.startswith("image") else 'image = "host"\n'
+    (text,) = refusals(tmp_path, f"[templates.t]\n{image}{line}\n")
+    where = "templates.t" + (f".{place}" if place else "")
+    assert f"sandboxd.toml: {where}: " in text
+
+
+def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
+    texts = refusals(tmp_path, '[server]\nport = 70000\n[backend]\nkind = "lokal"\n[limits]\nx = 1')
+    assert len(texts) == 3
+
+
+@pytest.mark.parametrize("text", ["[server", "a = \n", "[a]\n[a]\n"])
+def test_what_is_no_toml_is_refused_with_its_line(tmp_path: Path, text: str) -> None:
+    (refusal,) = refusals(tmp_path, text)
+    assert "is not TOML" in refusal
+    assert "line" in refusal or "end of document" in refusal
+
+
+def test_a_file_that_cannot_be_read_is_a_clear_refusal(tmp_path: Path) -> None:
+    (tmp_path / "latin").write_bytes(b"# \xe9\n")
+    for path, words in [
+        (tmp_path / "none", "No such file"),
+        (tmp_path, "directory"),
+        (tmp_path / "latin", "not UTF-8"),
+    ]:
+        with pytest.raises(SettingsError, match=words):
+            load_settings(path, env={})
+
+
+def test_a_server_without_keys_listens_on_loopback_only(tmp_path: Path) -> None:
+    (text,) = refusals(tmp_path, '[server]\nhost = "0.0.0.0"')
+    assert "server.api_keys" in text
+    assert load(tmp_path, '[server]\nhost = "::1"').server.base_url() == "http://[::1]:8420"
+    keyed = '[server]\nhost = "0.0.0.0"\napi_keys = [{name = "a", key = "k1"}]'
+    assert load(tmp_path, keyed).server.api_keys == (ApiKey(name="a", key="k1"),)
+
+
+def test_a_key_file_lies_beside_the_configuration(tmp_path: Path) -> None:
+    (tmp_path / "trainer").write_text("s3cret\n")
+    text = '[server]\napi_keys = [{name = "trainer", key_file = "trainer"}]'
+    assert load(tmp_path, text).server.api_keys[0].key == "s3cret"
+
+
+@pytest.mark.parametrize(
+    ("entries", "words"),
+    [
+        ('{name = "a"}', "either `key_file` or `key`"),
+        ('{name = "a", key = "x", key_file = "y"}', "either `key_file` or `key`"),
+        ('{name = "a", key_file = "none"}', "cannot read"),
+        ('{name = "a", key_file = "empty"}', "empty"),
+        ('{name = "a", key = "x y"}', "printable ASCII"),
+        ('{name = "a", key = "x"}, {name = "a", key = "y"}', "given twice"),
+        ('{name = "a", key = "x"}, {name = "b", key = "x"}', "given twice"),
+    ],
+)
+def test_keys_that_cannot_be_used_are_refused(tmp_path: Path, entries: str, words: str) -> None:
+    (tmp_path / "empty").write_text("\n")
+    (text,) = refusals(tmp_path, f"[server]\napi_keys = [{entries}]")
+    assert words in text
+
+
+def test_no_key_is_ever_shown(tmp_path: Path) -> None:
+    good = '[server]\napi_keys = [{name = "a", key = "topsecret"}]'
+    assert "topsecret" not in repr(load(tmp_path, good))
+    bad = '[server]\napi_keys = [{name = 5, key = "topsecret"}, {name = "b", key = "top secret"}]'
+    assert not any(re.search("top.?secret", text) for text in refusals(tmp_path, bad))
+    env = "[templates.t]\nimage = 'host'\nenv = {A = 5, B = 'topsecret', '=' = 'topsecret'}"
+    assert not any("topsecret" in text for text in refusals(tmp_path, env))
+
+
+def test_names_that_point_to_no_template_are_refused(tmp_path: Path) -> None:
+    texts = refusals(
+        tmp_path,
+        '[compat.prime]\nimages = {"*" = "pyton"}\n'
+        '[mcp_servers.s]\ncommand = ["x"]\ntemplate = "nope"\n'
+        '[templates.python]\nimage = "host"\n',
+    )
+    assert all("there are `python`" in text for text in texts)
+    assert len(texts) == 2
+
+
+def test_a_run_folder_too_long_for_sockets_is_refused(tmp_path: Path) -> None:
+    (text,) = refusals(tmp_path, f'[backend]\nrun_dir = "/{"x" * 80}"')
+    assert "too long for the sockets" in text
+
+
+def test_the_reference_describes_every_key_with_type_default_and_meaning() -> None:
+    rows = {row.key: row for row in describe_settings()}
+    assert rows["server.port"].default == "8420"
+    assert rows["server.port"].variable == "SANDBOXD_PORT"
+    assert rows["templates.NAME.network"].default == '"none"'
+    assert rows["templates.NAME.image"].default == "required"
+    assert rows["templates.NAME.pool.ready"].type == "integer"
+    assert rows["backend.kind"].type.startswith('"local" | ')
+    assert all(row.meaning and row.type for row in rows.values())
