@@ -1,4 +1,4 @@
-"""Wall time, which is only shown and stored; deadlines inside the daemon run on `anyio.current_time`."""
+"""Wall time, which is only shown and stored; deadlines run on `anyio.current_time`."""
 
 from __future__ import annotations
 

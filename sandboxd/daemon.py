@@ -1,5 +1,6 @@
 """The composition root: the only place that names a concrete backend and store, and puts the rooms
-together. Everything it opens it closes, in the opposite order."""
+together. Everything it opens it closes, in the opposite order.
+"""
 
 from __future__ import annotations
 
@@ -22,28 +23,20 @@ from sandboxd.api.tokens import Tokens
 from sandboxd.backends.protocol import Backend
 from sandboxd.clock import Clock, SystemClock
 from sandboxd.errors import SandboxdError
-from sandboxd.execution.commands import Commands
-from sandboxd.execution.files import Files
-from sandboxd.execution.shells import Shells
-from sandboxd.leases.adoption import Adoption
-from sandboxd.leases.desk import Desk
-from sandboxd.leases.reaper import Reaper
 from sandboxd.leases.sqlite_store import open_sqlite_store
-from sandboxd.model.template import Template
-from sandboxd.pool.disposer import Disposer
-from sandboxd.pool.warm_pool import House, WarmPool
+from sandboxd.leases.store import LeaseStore
+from sandboxd.rooms import Foundation, Rooms, open_rooms
 from sandboxd.server import Server, bind, build_server
 from sandboxd.settings import Settings, SettingsError
 from sandboxd.settings.nouns import is_loopback
 from sandboxd.state_dir import StateDir, hold_state_dir
 from sandboxd.telemetry.logs import set_up_logs
 from sandboxd.telemetry.metrics import Metrics
-from sandboxd.wire.codes import EndReason, ErrorCode
+from sandboxd.wire.codes import ErrorCode
 
 log = structlog.get_logger(__name__)
 
 _LAG_EVERY_S = 0.5
-_SWEEP_S = 60.0  # an ephemeral daemon's last act: every box gone, or it says which are not
 
 
 def serve(
@@ -102,82 +95,49 @@ class Daemon:
 
     async def run(self) -> int:
         """Open the rooms from the ground up, serve, and close them from the top down."""
-        server_settings = self._settings.server
-        listener = bind(server_settings.host, server_settings.port)
-        port: int = listener.getsockname()[1]
+        settings = self._settings
+        listener = bind(settings.server.host, settings.server.port)
+        url = settings.server.base_url(listener.getsockname()[1])
         async with (
-            open_backend(self._settings, self._state_dir) as backend,
+            open_backend(settings, self._state_dir) as backend,
             open_sqlite_store(self._state_dir.store, self._metrics) as store,
+            open_rooms(self._foundation(backend, store), settings.templates) as rooms,
         ):
-            disposer = Disposer(backend)
-            house = House(most=self._settings.limits.max_sandboxes)
-            disposer.when_gone(house.gone)
-            desk = Desk(
-                backend=backend,
-                store=store,
-                house=house,
-                clock=self._clock,
-                metrics=self._metrics,
-                limits_on_commands=backend.capabilities().limits_on_commands,
-            )
-
-            def open_pool(template: Template) -> WarmPool:
-                return WarmPool(
-                    template,
-                    backend=backend,
-                    disposer=disposer,
-                    house=house,
-                    labels={"installation": self._state_dir.installation},
-                    metrics=self._metrics,
-                )
-
-            for template in self._settings.templates.values():
-                open_pool(template)
-            services = self._services(desk, house, backend, base_url=server_settings.base_url(port))
-            adoption = Adoption(
-                desk=desk,
-                house=house,
-                store=store,
-                backend=backend,
-                disposer=disposer,
-                clock=self._clock,
-                metrics=self._metrics,
-                open_pool=open_pool,
-            )
-            open_metrics = is_loopback(server_settings.host)
+            services = self._services(rooms, backend, url)
+            open_metrics = is_loopback(settings.server.host)
             server = build_server(build_app(services, open_metrics=open_metrics))
-            async with anyio.create_task_group() as rooms:
-                await rooms.start(disposer.run, name="disposer")
-                await rooms.start(desk.run, name="desk")
-                await adoption.run()
-                for pool in list(house.pools.values()):
-                    await rooms.start(pool.run, name=f"pool-{pool.template.name}")
-                await rooms.start(Reaper(desk, clock=self._clock).run, name="reaper")
-                rooms.start_soon(self._watch_lag, name="loop-lag")
-
-                async def open_more(template: Template) -> None:
-                    pool = open_pool(template)
-                    await rooms.start(pool.run, name=f"pool-{template.name}")
-
-                await rooms.start(self._signals, server, services, open_more, name="signals")
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._watch_lag, name="loop-lag")
+                await tasks.start(self._signals, server, services, rooms, name="signals")
                 services.ready = True
-                print(f"listening on {server_settings.base_url(port)}", flush=True)
-                log.info("listening", port=port, backend=backend.name, pid=os.getpid())
+                print(f"listening on {url}", flush=True)
+                log.info("listening", url=url, backend=backend.name, pid=os.getpid())
                 await server.serve(sockets=[listener])
-                desk.close()
-                if self._ephemeral:
-                    await self._sweep(desk, house, disposer)
-                rooms.cancel_scope.cancel()
+                rooms.desk.granting.close()
+                left = await rooms.sweep() if self._ephemeral else 0
+                if left:
+                    log.error("sweep.incomplete", boxes=left)
+                tasks.cancel_scope.cancel()
         return 0
 
-    def _services(self, desk: Desk, house: House, backend: Backend, *, base_url: str) -> Services:
+    def _foundation(self, backend: Backend, store: LeaseStore) -> Foundation:
+        return Foundation(
+            backend=backend,
+            store=store,
+            clock=self._clock,
+            metrics=self._metrics,
+            installation=self._state_dir.installation,
+            most=self._settings.limits.max_sandboxes,
+        )
+
+    def _services(self, rooms: Rooms, backend: Backend, url: str) -> Services:
         tokens = Tokens(self._state_dir.token_secret, clock=self._clock)
         return Services(
-            desk=desk,
-            house=house,
-            commands=Commands(desk, self._metrics),
-            shells=Shells(desk),
-            files=Files(desk),
+            desk=rooms.desk,
+            house=rooms.house,
+            commands=rooms.commands,
+            shells=rooms.shells,
+            files=rooms.files,
             templates=self._settings.templates,
             auth=Auth(_keys(self._settings), tokens=tokens),
             tokens=tokens,
@@ -185,14 +145,14 @@ class Daemon:
             metrics=self._metrics,
             backend=backend.name,
             capabilities=backend.capabilities(),
-            base_url=base_url,
+            base_url=url,
         )
 
     async def _signals(
         self,
         server: Server,
         services: Services,
-        open_pool: Callable[[Template], Any],
+        rooms: Rooms,
         *,
         task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
     ) -> None:
@@ -200,15 +160,14 @@ class Daemon:
             task_status.started()
             async for number in received:
                 if number is signal.SIGHUP:
-                    await self._read_again(services, open_pool)
+                    await self._read_again(services, rooms)
                     continue
-                if server.should_exit:
-                    server.force_exit = True
                 log.info("stopping", signal=number.name)
-                services.desk.close()
+                server.force_exit = server.should_exit  # asked twice: do not wait for calls
+                services.desk.granting.close()
                 server.should_exit = True
 
-    async def _read_again(self, services: Services, open_pool: Callable[[Template], Any]) -> None:
+    async def _read_again(self, services: Services, rooms: Rooms) -> None:
         """Templates and keys; what else changed needs a restart. A broken file changes nothing."""
         if self._reload is None:
             return
@@ -217,28 +176,10 @@ class Daemon:
         except SettingsError as error:
             log.error("reload.refused", error=str(error))
             return
-        for name, template in settings.templates.items():
-            if name in services.house.pools:
-                services.house.pools[name].change(template)
-            else:
-                await open_pool(template)
-        for name, pool in services.house.pools.items():
-            if name not in settings.templates:
-                pool.retire()
+        await rooms.take(settings.templates)
         services.templates = settings.templates
         services.auth.change_keys(_keys(settings))
         log.info("reloaded", templates=sorted(settings.templates))
-
-    async def _sweep(self, desk: Desk, house: House, disposer: Disposer) -> None:
-        for tenancy in desk.book:
-            desk.end(tenancy, EndReason.SHUTDOWN, detail="an ephemeral daemon ended")
-        for pool in house.pools.values():
-            pool.retire()
-        with anyio.move_on_after(_SWEEP_S):
-            while house.exists:
-                await disposer.next_gone()
-        if house.exists:
-            log.error("sweep.incomplete", boxes=house.exists)
 
     async def _watch_lag(self) -> None:
         while True:

@@ -17,7 +17,7 @@ class SandboxdError(Exception):
     status: the HTTP status, where it is not the code's own (416 for a range that was not kept).
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the members of a problem, all optional
         self,
         code: ErrorCode,
         detail: str,

@@ -18,7 +18,8 @@ _DRAIN_S = 5  # calls in flight at the end get so long; their commands live on
 
 class Server(uvicorn.Server):
     """uvicorn raises the signal that stopped it again once it is done, which would kill the process
-    before the rooms behind it are closed; so signals are not its business here."""
+    before the rooms behind it are closed; so signals are not its business here.
+    """
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -43,7 +43,7 @@ def hold_state_dir(path: Path) -> Iterator[StateDir]:
     except OSError as error:
         raise SandboxdError(
             ErrorCode.INTERNAL,
-            f"the state directory {path} cannot be used ({error.strerror}): give another --state-dir",
+            f"state directory {path} cannot be used ({error.strerror}): give another --state-dir",
         ) from error
     try:
         _lock(lock, path)

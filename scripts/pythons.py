@@ -135,14 +135,13 @@ class Interpreter(NamedTuple):
 
 _PROBE = """
 import importlib.util, json, sys
-def has(name):
-    try:
-        __import__(name)
-    except Exception:
-        return False
-    return True
+try:
+    import ensurepip, venv
+    has_venv = bool(ensurepip.version())
+except Exception:
+    has_venv = False
 has_pip = importlib.util.find_spec("pip") is not None
-print(json.dumps([sys.executable, sys.version_info[:2], has("venv") and has("ensurepip"), has_pip]))
+print(json.dumps([sys.executable, sys.version_info[:2], has_venv, has_pip]))
 """
 
 

@@ -15,7 +15,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-_HEADER = "# Generated from {source} by scripts/unasync.py: edit that, and run this.\n"
+_HEADER = """\
+# Generated from {source} by scripts/unasync.py.
+# Edit the source, then run the script.
+"""
 
 
 @dataclass(slots=True)
@@ -111,8 +114,17 @@ def _render(twin: Twin, source: Path) -> str:
 
 def _tidy(text: str) -> str:
     """As ruff would have it: lines join and imports change places where words are gone."""
-    for verb in (["check", "--select=I", "--fix", "--quiet"], ["format", "--quiet"]):
-        command = [sys.executable, "-m", "ruff", *verb, "--stdin-filename=client/twin.py", "-"]
+    fix = ["check", "--select=I,C416,UP028", "--fix", "--unsafe-fixes"]
+    for verb in (fix, ["format"]):
+        command = [
+            sys.executable,
+            "-m",
+            "ruff",
+            *verb,
+            "--quiet",
+            "--stdin-filename=client/x.py",
+            "-",
+        ]
         done = subprocess.run(
             command, input=text.encode(), capture_output=True, check=True, cwd=ROOT
         )

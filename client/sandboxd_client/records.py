@@ -94,7 +94,7 @@ class FileInfo(Record):
     name_b64: str | None = None
     type: str = "file"
     size: int = 0
-    mode: int | str | None = None
+    mode: int | None = None
     user: str | None = None
     group: str | None = None
     modified_at: float | None = None

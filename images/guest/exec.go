@@ -215,7 +215,7 @@ func (g *guest) start(e *Exec, r *execRequest, settings *claim) {
 		g.finish(e, result{outcome: outcomeStartFailed, reason: reason, detail: detail})
 		return
 	}
-	pipes, err := e.openPipes(r, l)
+	pipes, err := g.openPipes(e, r, l)
 	if err != nil {
 		g.finish(e, result{outcome: outcomeStartFailed, reason: reasonOf(stageFork, errnoOf(err)), detail: "pipes: " + err.Error()})
 		return

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"syscall"
 	"time"
 )
@@ -65,4 +66,21 @@ func killAll(members func() []int, deadline time.Time) bool {
 		time.Sleep(pause) // the kernel needs a moment to end them; no event tells when all are gone
 		pause = min(2*pause, 20*time.Millisecond)
 	}
+}
+
+func killDeadline() time.Time { return time.Now().Add(killGrace) }
+
+// everyone is every process below the guest that is no shim.
+func (t *processTable) everyone() []int {
+	table := scanProcesses()
+	all := table.below(map[int]bool{os.Getpid(): true})
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	found := all[:0]
+	for _, pid := range all {
+		if t.byShim[pid] == nil {
+			found = append(found, pid)
+		}
+	}
+	return found
 }

@@ -16,7 +16,7 @@ type execPipes struct {
 var nullFD = -1
 
 // openPipes makes the pipes that the request asks for and writes their numbers into the launch.
-func (e *Exec) openPipes(r *execRequest, l *launch) (*execPipes, error) {
+func (g *guest) openPipes(e *Exec, r *execRequest, l *launch) (*execPipes, error) {
 	pipes := &execPipes{}
 	for which := range pipes.pumps {
 		fds, err := newPipe(0)
@@ -25,7 +25,7 @@ func (e *Exec) openPipes(r *execRequest, l *launch) (*execPipes, error) {
 			pipes.closeOurs(e)
 			return nil, err
 		}
-		pipes.pumps[which] = newPump(fds[0], func(data []byte) { e.output.append(which, data) })
+		pipes.pumps[which] = newPump(fds[0], e.outputSink(g, which))
 		pipes.theirs = append(pipes.theirs, fds[1])
 		l.stdio[which+1] = uintptr(fds[1])
 	}
@@ -94,4 +94,11 @@ func raiseOOMScore(pid int) {
 	}
 	_, _ = syscall.Write(fd, []byte("500"))
 	syscall.Close(fd)
+}
+
+func (e *Exec) outputSink(g *guest, which int) sink {
+	return func(data []byte) {
+		e.output.append(which, data)
+		g.execs.grown()
+	}
 }

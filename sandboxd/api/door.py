@@ -1,4 +1,4 @@
-"""What every request passes first: its id, who is calling, how large it may be, and how errors leave.
+"""What every request passes first: its id, who is calling, how large it may be, how errors leave.
 
 One plain ASGI layer, because it stands on the hot path.
 """

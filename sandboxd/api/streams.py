@@ -61,8 +61,8 @@ class Flow(Response):
     """A streamed response whose source is opened only when it is sent, so that a caller who is gone
     by then leaves nothing open.
 
-    source: called with `start` (status, headers) and `emit`; what it raises before `start` becomes a
-    problem, after it the connection is cut.
+    source: called with `start` (status, headers) and `emit`; what it raises before `start` becomes
+    a problem, after it the connection is cut.
     """
 
     def __init__(self, source: Callable[[StartBody, Emit], Awaitable[None]]) -> None:

@@ -42,16 +42,22 @@ def _failed(error: Exception, verb: Verb) -> int:
     if isinstance(error, CliError):
         say(error.text)
         return error.code
-    text = _known_failure(error)
+    names = {f"{kind.__module__}.{kind.__name__}" for kind in type(error).__mro__}
+    if "sandboxd.settings.problems.SettingsError" in names:
+        say(str(error))
+        return ExitCode.USAGE
+    text = _known_failure(error, names)
     if text is None:
         raise error
     say(text)
     return ExitCode.OURS if verb.name == "exec" else ExitCode.FAILED
 
 
-def _known_failure(error: Exception) -> str | None:
-    """The sentence of an error of the house, the SDK or the system. Loads neither of them."""
-    names = {f"{kind.__module__}.{kind.__name__}" for kind in type(error).__mro__}
+def _known_failure(error: Exception, names: set[str]) -> str | None:
+    """The sentence of an error of the house, the SDK or the system. Loads neither of them.
+
+    names: of the error's class and of those above it.
+    """
     if "sandboxd.errors.SandboxdError" in names:
         return str(getattr(error, "detail", error))
     if any(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sandboxd.cli.ephemeral import ephemeral_place
 from sandboxd.cli.faults import CliError, ExitCode
-from sandboxd.settings import Settings, SettingsError, load_settings
+from sandboxd.settings import Settings, load_settings
 
 
 def serve(args: Namespace) -> int:
@@ -21,15 +21,18 @@ def serve(args: Namespace) -> int:
         )
         raise CliError(text)
     if not args.ephemeral or args.state_dir:
-        return _run(read_settings(args), ephemeral=args.ephemeral)
+        return _run(args, place=None)
     with ephemeral_place() as place:
-        return _run(read_settings(args, place=place), ephemeral=True)
+        return _run(args, place=place)
 
 
-def _run(settings: Settings, *, ephemeral: bool) -> int:
+def _run(args: Namespace, *, place: Path | None) -> int:
     from sandboxd import daemon
 
-    return daemon.serve(settings, ephemeral=ephemeral)
+    def read() -> Settings:
+        return read_settings(args, place=place)
+
+    return daemon.serve(read(), ephemeral=args.ephemeral, reload=read)
 
 
 def check_config(args: Namespace) -> int:
@@ -68,8 +71,7 @@ def openapi(args: Namespace) -> int:
 def read_settings(args: Namespace, *, place: Path | None = None) -> Settings:
     """The settings of a verb's flags, the variables and the file.
 
-    place: state and sockets lie below it, whatever the file says. Raises CliError with every
-    problem.
+    place: state and sockets lie below it, whatever the file says. Raises SettingsError.
     """
     config = args.config or os.environ.get("SANDBOXD_CONFIG")
     overrides: dict[str, object] = {
@@ -80,10 +82,7 @@ def read_settings(args: Namespace, *, place: Path | None = None) -> Settings:
     }
     if place is not None:
         overrides |= {"state_dir": str(place / "state"), "backend.run_dir": str(place / "run")}
-    try:
-        return load_settings(Path(config) if config else None, env=os.environ, overrides=overrides)
-    except SettingsError as error:
-        raise CliError(str(error), code=ExitCode.USAGE) from error
+    return load_settings(Path(config) if config else None, env=os.environ, overrides=overrides)
 
 
 def _absolute(path: str | None) -> str | None:

@@ -1,4 +1,4 @@
-"""Commands, shells and files in a leased sandbox: deadlines, re-attaching, verdicts on broken lines.
+"""Commands, shells and files in a leased sandbox, and the truth about a broken line into it.
 
 It knows leases and guests; it knows nothing of HTTP.
 """

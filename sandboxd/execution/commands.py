@@ -138,14 +138,16 @@ class Commands:
             tries = TRIES
             while True:
                 try:
-                    async with self._desk.guest_of(tenancy) as guest:
-                        async with guest.attach(exec_id, after=after) as attachment:
-                            while (event := await _next(attachment)) is not None:
-                                if not isinstance(event, KeepAlive):
-                                    after, tries = event.seq, TRIES
-                                yield event
-                                if isinstance(event, Ended):
-                                    return
+                    async with (
+                        self._desk.guest_of(tenancy) as guest,
+                        guest.attach(exec_id, after=after) as attachment,
+                    ):
+                        while (event := await _next(attachment)) is not None:
+                            if not isinstance(event, KeepAlive):
+                                after, tries = event.seq, TRIES
+                            yield event
+                            if isinstance(event, Ended):
+                                return
                 except GuestLost as lost:
                     tries -= 1
                     if tries == 0:
@@ -181,7 +183,7 @@ def shell_argv(text: str) -> tuple[str, ...]:
     if len(text.encode()) > MAX_SHELL_TEXT_BYTES:
         raise SandboxdError(
             ErrorCode.TOO_LARGE,
-            f"shell text is limited to {MAX_SHELL_TEXT_BYTES} bytes: write it to a file and run that",
+            f"shell text is limited to {MAX_SHELL_TEXT_BYTES} bytes: write a file and run that",
             details={"limit_bytes": MAX_SHELL_TEXT_BYTES},
         )
     return ("/bin/sh", "-c", text)

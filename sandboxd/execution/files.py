@@ -1,4 +1,4 @@
-"""Files in a leased sandbox, streamed through. Its guest does all the work, with its user's rights."""
+"""Files in a leased sandbox, streamed through. Its guest does the work, with its user's rights."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Files:
-    """Acts on files of one daemon's sandboxes. Raises as `Commands` does, and the `file_…` codes."""
+    """Acts on files of one daemon's sandboxes. Raises as `Commands` does, and `file_…`."""
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
@@ -47,9 +47,11 @@ class Files:
         user: str,
     ) -> AsyncIterator[FileBody]:
         """A file's bytes; see `GuestFiles.read`."""
-        async with self.open(lease_id, owner=owner) as files:
-            async with files.read(path, offset=offset, limit=limit, user=user) as body:
-                yield body
+        async with (
+            self.open(lease_id, owner=owner) as files,
+            files.read(path, offset=offset, limit=limit, user=user) as body,
+        ):
+            yield body
 
     async def write(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from urllib.parse import quote
@@ -12,7 +13,7 @@ from sandboxd.guest.fields import loads, nonsense
 from sandboxd.guest.line import GuestLost, Line, drop
 from sandboxd.guest.messages import read_file, read_unpacked
 from sandboxd.model.files import FileInfo, Unpacked
-from sandboxd.wire.http1 import AsyncResponse, ConnectionLost, Headers
+from sandboxd.wire.http1 import AsyncConnection, AsyncResponse, ConnectionLost, Headers
 
 _MAX_LIST_LINE_BYTES = 1 << 16
 
@@ -30,10 +31,51 @@ class FileBody:
         self.size = size
         self.total_size = total_size
 
-    async def chunks(self) -> AsyncIterator[bytes]:
+    def chunks(self) -> AsyncIterator[bytes]:
         """The bytes in pieces. Raises GuestLost if they are cut short."""
-        async for piece in _pieces(self._response):
-            yield piece
+        return _Pieces(self._response)
+
+
+class FileList(AsyncIterator[FileInfo]):
+    """What is in a directory, one by one; asked for when the first is wanted.
+
+    Raises as `GuestFiles` does. Close it if you leave it before its end.
+    """
+
+    def __init__(self, line: Line, target: str) -> None:
+        self._line = line
+        self._target = target
+        self._opened: tuple[AsyncConnection, AsyncResponse] | None = None
+        self._lines: deque[bytes] = deque()
+        self._rest = b""
+
+    async def __anext__(self) -> FileInfo:
+        """The next entry."""
+        try:
+            if self._opened is None:
+                self._opened = await self._line.open("GET", self._target)
+            while not self._lines:
+                await self._read(self._opened)
+            return read_file(loads(self._lines.popleft()))
+        except BaseException:
+            await self.aclose()
+            raise
+
+    async def aclose(self) -> None:
+        """Let go of the line. Idempotent, never waits."""
+        if self._opened is not None:
+            await self._line.keep(self._opened[0])
+
+    async def _read(self, opened: tuple[AsyncConnection, AsyncResponse]) -> None:
+        piece = await _next_piece(opened[1])
+        if not piece:
+            if self._rest:
+                raise nonsense("list")
+            raise StopAsyncIteration
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        if len(self._rest) > _MAX_LIST_LINE_BYTES:
+            raise nonsense("list")
+        self._lines.extend(lines)
 
 
 class GuestFiles:
@@ -87,19 +129,10 @@ class GuestFiles:
         query = _query(path, user=user, follow="" if follow else "0")
         return read_file(loads((await self._line.call("GET", f"/v1/files/stat?{query}")).body))
 
-    async def list(
-        self, path: str | bytes, *, recursive: bool = False, user: str = ""
-    ) -> AsyncGenerator[FileInfo, None]:
-        """What is in a directory, one by one. Close the iterator if you leave it early."""
+    def list(self, path: str | bytes, *, recursive: bool = False, user: str = "") -> FileList:
+        """What is in a directory, and below it if `recursive`."""
         query = _query(path, user=user, recursive="1" if recursive else "")
-        connection, response = await self._line.open("GET", f"/v1/files/list?{query}")
-        try:
-            async for line in _lines(response):
-                yield read_file(loads(line))
-        except BaseException:
-            await drop(connection)
-            raise
-        await self._line.keep(connection)
+        return FileList(self._line, f"/v1/files/list?{query}")
 
     async def delete(self, path: str | bytes, *, recursive: bool = False, user: str = "") -> None:
         """Remove a file, or a directory: an empty one, or with all in it if `recursive`."""
@@ -128,7 +161,7 @@ class GuestFiles:
         query = _query(path, user=user)
         connection, response = await self._line.open("GET", f"/v1/files/archive?{query}")
         try:
-            yield _pieces(response)
+            yield _Pieces(response)
         except BaseException:
             await drop(connection)
             raise
@@ -181,21 +214,18 @@ def _length(response: AsyncResponse, name: bytes) -> int:
     return int(text)
 
 
-async def _pieces(response: AsyncResponse) -> AsyncIterator[bytes]:
+class _Pieces(AsyncIterator[bytes]):
+    def __init__(self, response: AsyncResponse) -> None:
+        self._response = response
+
+    async def __anext__(self) -> bytes:
+        if piece := await _next_piece(self._response):
+            return piece
+        raise StopAsyncIteration
+
+
+async def _next_piece(response: AsyncResponse) -> bytes:
     try:
-        async for piece in response.chunks():
-            yield piece
+        return await response.next_chunk()
     except ConnectionLost as error:
         raise GuestLost(str(error), sent=True) from error
-
-
-async def _lines(response: AsyncResponse) -> AsyncIterator[bytes]:
-    rest = b""
-    async for piece in _pieces(response):
-        *lines, rest = (rest + piece).split(b"\n")
-        for line in lines:
-            yield line
-        if len(rest) > _MAX_LIST_LINE_BYTES:
-            raise nonsense("list")
-    if rest:
-        raise nonsense("list")

@@ -24,7 +24,7 @@ from sandboxd.model.template import PoolSettings, Template
 from sandboxd.pool.disposer import Disposer
 from sandboxd.pool.warm_pool import House, WarmPool
 from sandboxd.telemetry.metrics import Metrics
-from sandboxd.wire.codes import EndReason
+from sandboxd.wire.codes import END_VERDICTS, EndReason
 
 log = structlog.get_logger(__name__)
 
@@ -79,12 +79,14 @@ class Adoption:
             if lease.over:
                 self._after_the_end(tenancy, box)
                 return
-            assert lease.state is LeaseState.LEASED and lease.box is not None
+            if lease.state is LeaseState.QUEUED or lease.box is None:
+                await self._was_queued(tenancy)
+                return
             if box is None or box.ref is None:
                 tenancy.box = None
                 self._desk.book.enter(tenancy)
                 detail = "its box was gone when the daemon came back"
-                self._desk.end(tenancy, EndReason.DIED, detail=detail)
+                self._desk.endings.end(tenancy, EndReason.DIED, detail=detail)
                 self._remove(box)
                 return
             tenancy.box = pool.adopt(
@@ -93,6 +95,17 @@ class Adoption:
             self._set_clocks(tenancy)
             self._desk.book.enter(tenancy)
             await self._ask(tenancy)
+
+    async def _was_queued(self, tenancy: Tenancy) -> None:
+        """Its id was told, its secrets and files were in memory alone: it cannot be served."""
+        self._desk.book.enter(tenancy)
+        detail = "the daemon was started again while this request was queued: ask once more"
+        end = self._desk.endings.end_record(
+            EndReason.MAKE_FAILED, END_VERDICTS[EndReason.MAKE_FAILED], detail
+        )
+        await self._store.put(tenancy.change(state=LeaseState.ENDED, end=end))
+        tenancy.recorded.set()
+        tenancy.gone.set()
 
     def _set_clocks(self, tenancy: Tenancy) -> None:
         lease = tenancy.lease
@@ -114,7 +127,7 @@ class Adoption:
             return  # dead: `guest_of` has ended the lease
         if hello.lease_id != tenancy.lease.id:
             detail = "its box says that it belongs to another lease"
-            self._desk.end(tenancy, EndReason.DIED, detail=detail)
+            self._desk.endings.end(tenancy, EndReason.DIED, detail=detail)
             return
         if hello.life_left_s is not None and tenancy.hard_at is not None:
             tenancy.hard_at = min(tenancy.hard_at, anyio.current_time() + hello.life_left_s)
@@ -127,7 +140,7 @@ class Adoption:
         tenancy.recorded.set()
         self._desk.book.enter(tenancy)
         gone = None if box is None else self._disposer.dispose(box.box_id, box.ref)
-        self._desk.close_out(tenancy, gone)
+        self._desk.endings.close_out(tenancy, gone)
 
     async def _take_in(self, box: OwnedBox) -> None:
         """A box that no lease holds: stock if it was never leased and still fits, else removed."""

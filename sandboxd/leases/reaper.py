@@ -12,7 +12,8 @@ from anyio.abc import TaskGroup, TaskStatus
 from sandboxd.clock import Clock
 from sandboxd.errors import SandboxdError
 from sandboxd.guest.line import GuestLost
-from sandboxd.leases.desk import Alarm, Desk
+from sandboxd.leases.back_office import Alarm
+from sandboxd.leases.desk import Desk
 from sandboxd.leases.tenancy import Tenancy
 from sandboxd.model.lease import LeaseState, Phase
 from sandboxd.wire.codes import EndReason
@@ -63,7 +64,7 @@ class Reaper:
             tenancy.hard_at = anyio.current_time() + lease.terms.grading_s
             tasks.start_soon(self._begin_grading, tenancy, name=f"grading-{lease.id}")
         else:
-            self._desk.end(tenancy, EndReason.EXPIRED, detail="timeout_s passed")
+            self._desk.endings.end(tenancy, EndReason.EXPIRED, detail="timeout_s passed")
 
     async def _begin_grading(self, tenancy: Tenancy) -> None:
         try:
@@ -102,7 +103,9 @@ class Reaper:
             tenancy.used_at = max(tenancy.used_at, last_used_at)
             idle_at = tenancy.idle_at
             if idle_at is not None and anyio.current_time() >= idle_at:
-                self._desk.end(tenancy, EndReason.IDLE, detail="idle_timeout_s passed unused")
+                self._desk.endings.end(
+                    tenancy, EndReason.IDLE, detail="idle_timeout_s passed unused"
+                )
         finally:
             self._asking.discard(tenancy.lease.id)
             self._desk.alarm.by(anyio.current_time())

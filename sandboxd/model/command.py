@@ -1,4 +1,4 @@
-"""Commands: what is asked for, and the record of how it went. The guest keeps records; we only read them."""
+"""Commands: what is asked for, and the record of how it went, which the guest keeps."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecRecord:
-    """How a command went. exit_code only for `exited`, signal (`KILL`) only for `signaled` and what we killed."""
+    """How a command went. exit_code: only for `exited`; signal (like `KILL`): for `signaled`."""
 
     exec_id: str
     outcome: Outcome | None  # None while it runs

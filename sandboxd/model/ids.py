@@ -1,4 +1,4 @@
-"""Ids: ours are opaque and unguessable, a caller's are taken as they are within a fixed alphabet."""
+"""Ids: ours are opaque and unguessable, a caller's are taken as they are."""
 
 from __future__ import annotations
 

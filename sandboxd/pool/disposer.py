@@ -1,5 +1,5 @@
-"""Gets rid of boxes and stays at it: a removal that fails is tried again with back-off until the box
-is gone, and until then the box counts as existing.
+"""Gets rid of boxes and stays at it: a removal that fails is tried again with back-off until the
+box is gone, and until then the box counts as existing.
 """
 
 from __future__ import annotations

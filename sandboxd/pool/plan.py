@@ -1,4 +1,4 @@
-"""How many boxes a pool should start making now, and for whom. Pure arithmetic: no clock, no I/O."""
+"""How many boxes a pool should start making now, and for whom. Pure arithmetic."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Plan:
 
 
 def plan(view: PoolView, waiting: Sequence[Want]) -> Plan:
-    """Boxes to start now: for those who wait, in their order, then for the stock, within every bound.
+    """Boxes to start: for those who wait, in their order, then for the stock, within every bound.
 
     Those who wait are served even while refill rests: each of them gets an answer of its own, a
     box or the error of its making.

@@ -25,7 +25,7 @@ class Box:
 
 
 class Stock:
-    """Boxes by id and by state. Every change of state goes through `move`, which knows the table."""
+    """Boxes by id and by state. Every change of state goes through `move` and its table."""
 
     def __init__(self) -> None:
         self._boxes: dict[str, Box] = {}

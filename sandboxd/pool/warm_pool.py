@@ -1,7 +1,7 @@
 """One template's pool: keeps the stock filled, serves those who wait, and survives failing makes.
 
-It decides synchronously (`plan`, `Stock`, `Queue`) and acts in tasks of its own. It knows nothing of
-leases: it hands out boxes in state LEASED and is told when they are done with.
+It decides synchronously (`plan`, `Stock`, `Queue`) and acts in tasks of its own. It knows nothing
+of leases: it hands out boxes in state LEASED and is told when they are done with.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class WarmPool:
             wait_s = self.expected_wait_s(len(self._queue))
             raise SandboxdError(
                 ErrorCode.CAPACITY,
-                f"pool {self.template.name!r} has {len(self._queue)} callers waiting, and no place for more",
+                f"pool {self.template.name!r} has {len(self._queue)} callers waiting and no more places",
                 retry_after_s=max(1.0, wait_s),
                 details={"position": len(self._queue), "expected_wait_s": wait_s},
             )

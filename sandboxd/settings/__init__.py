@@ -18,7 +18,7 @@ from sandboxd.settings.nouns import (
     TemplateDoors,
     is_loopback,
 )
-from sandboxd.settings.places import default_run_dir, default_state_dir
+from sandboxd.settings.places import default_state_dir
 from sandboxd.settings.problems import Problem, SettingsError
 
 __all__ = [
@@ -35,7 +35,6 @@ __all__ = [
     "Settings",
     "SettingsError",
     "TemplateDoors",
-    "default_run_dir",
     "default_state_dir",
     "describe_settings",
     "is_loopback",

@@ -19,7 +19,7 @@ from sandboxd.settings.nouns import (
     TemplateDoors,
     is_loopback,
 )
-from sandboxd.settings.places import default_run_dir, default_state_dir
+from sandboxd.settings.places import default_state_dir
 from sandboxd.settings.schema import (
     McpServerTable,
     SettingsFile,
@@ -34,7 +34,7 @@ def build(
     """The settings of a valid file. Reads key files; says through `complain` what does not fit."""
     settings = Settings(
         state_dir=Path(file.state_dir) if file.state_dir else default_state_dir(env),
-        backend=_backend(file, env),
+        backend=_backend(file),
         server=_server(file, source, complain),
         limits=LimitSettings(max_sandboxes=file.limits.max_sandboxes),
         log=LogSettings(level=file.log.level, format=file.log.format),
@@ -51,10 +51,13 @@ def build(
     return settings
 
 
-def _backend(file: SettingsFile, env: Mapping[str, str]) -> BackendSettings:
-    run_dir = Path(file.backend.run_dir) if file.backend.run_dir else default_run_dir(env)
-    local = LocalOptions(first_id=file.backend.local.first_id, id_count=file.backend.local.id_count)
-    return BackendSettings(kind=file.backend.kind, run_dir=run_dir, local=local)
+def _backend(file: SettingsFile) -> BackendSettings:
+    table = file.backend
+    return BackendSettings(
+        kind=table.kind,
+        run_dir=Path(table.run_dir) if table.run_dir else None,
+        local=LocalOptions(first_id=table.local.first_id, id_count=table.local.id_count),
+    )
 
 
 def _server(file: SettingsFile, source: Path | None, complain: Complain) -> ServerSettings:

@@ -6,8 +6,9 @@ import os
 from collections.abc import Iterator
 
 from sandboxd.settings.nouns import Settings
-from sandboxd.settings.places import RUN_DIR_BYTES
 
+# A socket's path is RUN_DIR/<id of the box>/s.sock and must stay under 100 bytes.
+_RUN_DIR_BYTES = 60
 Misfit = tuple[str, str]  # key of the file, what is wrong and its mend
 
 
@@ -21,8 +22,9 @@ def misfits(settings: Settings) -> Iterator[Misfit]:
 
 
 def _sizes(settings: Settings) -> Iterator[Misfit]:
-    if len(os.fsencode(settings.backend.run_dir)) > RUN_DIR_BYTES:
-        text = f"is over {RUN_DIR_BYTES} bytes, too long for the sockets below it"
+    run_dir = settings.backend.run_dir
+    if run_dir is not None and len(os.fsencode(run_dir)) > _RUN_DIR_BYTES:
+        text = f"is over {_RUN_DIR_BYTES} bytes, too long for the sockets below it"
         yield "backend.run_dir", f"{text}; choose a shorter folder"
     ready = sum(template.pool.ready for template in settings.templates.values())
     most = settings.limits.max_sandboxes

@@ -51,10 +51,13 @@ class LocalOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendSettings:
-    """Which backend makes the boxes. run_dir holds its sockets, so its path must be short."""
+    """Which backend makes the boxes.
+
+    run_dir: a short folder for its sockets; None: the backend chooses one for this installation.
+    """
 
     kind: BackendKind = "local"
-    run_dir: Path
+    run_dir: Path | None = None
     local: LocalOptions = field(default_factory=LocalOptions)
 
 
@@ -104,7 +107,7 @@ class Settings:
     """
 
     state_dir: Path
-    backend: BackendSettings
+    backend: BackendSettings = field(default_factory=BackendSettings)
     server: ServerSettings = field(default_factory=ServerSettings)
     limits: LimitSettings = field(default_factory=LimitSettings)
     log: LogSettings = field(default_factory=LogSettings)

@@ -139,7 +139,7 @@ class BackendTable(Table):
     kind: BackendKind = "local"
     """Which backend makes the sandboxes."""
     run_dir: AbsolutePath | None = None
-    """Short folder for sockets; unset: /run/sandboxd as root, else $XDG_RUNTIME_DIR/sandboxd."""
+    """Short folder for sockets; unset: one below /run/sandboxd as root, else $XDG_RUNTIME_DIR."""
     local: LocalTable = Field(default_factory=LocalTable)
     """The local backend."""
 

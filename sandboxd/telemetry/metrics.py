@@ -1,4 +1,4 @@
-"""The metrics of the contract, in a registry of their own so that two daemons fit in one process."""
+"""The metrics of the contract, in a registry of their own: two daemons fit in one process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-# Generated from sandboxd/wire/http1.py by scripts/unasync.py: edit that, and run this.
+# Generated from sandboxd/wire/http1.py by scripts/unasync.py.
+# Edit the source, then run the script.
 """One HTTP/1.1 client connection over a byte stream: daemon to guest, and SDK to daemon.
 
 Sans-I/O parsing is h11's; this file only moves bytes. It knows no pool, no retry, no deadline: its

@@ -23,8 +23,8 @@ class AsyncSandboxd:
     """A sandboxd daemon. One of these serves thousands of concurrent rollouts.
 
     url, key: else SANDBOXD_API_URL and SANDBOXD_API_KEY, else `http://127.0.0.1:8420` and no key.
-    tls: for https with certificates of your own. connections: at most so many at once; further
-    calls wait for one. patience_s: how long a call goes on trying while no daemon answers.
+    tls: for https with certificates of your own. connections: at most so many; further calls
+    wait for one. patience_s: how long a call goes on trying while no daemon answers.
 
     Makes no connection until the first call. Leaving its `with` closes connections, releases
     nothing. Safe after fork and from several event loops (the synchronous twin: threads).
@@ -57,7 +57,7 @@ class AsyncSandboxd:
     def lease(
         self, template: str | None = None, **options: Unpack[LeaseOptions]
     ) -> AsyncOpening[AsyncSandbox]:
-        """Lease a sandbox: `await` it to hold it until `release()`, or enter it to have it released.
+        """Lease a sandbox: `await` it to hold it, or enter it to have it released as well.
 
         options: see LeaseOptions. Waits in the daemon's queue for `wait_timeout_s` (60 by default),
         through restarts of the daemon too. Raises Capacity when none became free,

@@ -45,7 +45,7 @@ class AsyncFiles:
             await chunks.aclose()
 
     async def read_text(self, path: str, *, user: str | None = None) -> str:
-        """A file as UTF-8 text, line ends as they are. Raises UnicodeDecodeError (with the offset)."""
+        """A file as UTF-8 text, line ends kept. Raises UnicodeDecodeError with the offset."""
         return (await self.read(path, user=user)).decode("utf-8")
 
     async def read_chunks(

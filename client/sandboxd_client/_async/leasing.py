@@ -64,7 +64,7 @@ class AsyncPlace:
             try:
                 return await self._one_try(deadline)
             except SandboxdError as error:
-                # What the daemon answers it has done with; what got lost on the way may be waiting.
+                # What the daemon answers it has done with; what got lost may be waiting.
                 self._settled = self._settled or _is_an_answer(error)
                 pause = patience.pause(error, safe=True, now=runtime.now())
                 if pause is None:
@@ -74,7 +74,7 @@ class AsyncPlace:
                 self._start_anew(deadline)
 
     def _start_anew(self, deadline: float) -> None:
-        """Ask for another sandbox, in what is left of the time: the last request came to nothing."""
+        """Ask for another sandbox in the time that is left: the last one came to nothing."""
         left_s = max(0.0, deadline - runtime.now())
         self._body |= {"wait_timeout_s": left_s, "idempotency_key": fresh_id("lease")}
         self._sandbox_id, self._settled = None, False

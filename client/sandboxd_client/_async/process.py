@@ -52,8 +52,8 @@ class AsyncProcess:
     async def write(self, data: bytes | str) -> None:
         """Write to its standard input (`stdin_open=True` keeps it open); returns when all is taken.
 
-        Waits as long as the command does not read. Raises the typed error once it has closed its
-        input or ended.
+        Waits as long as the command does not read. Raises Conflict (with status 410) once it has
+        closed its input or ended.
         """
         view = memoryview(data.encode() if isinstance(data, str) else data)
         offset = await self._offset()

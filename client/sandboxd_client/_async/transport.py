@@ -120,8 +120,8 @@ class AsyncTransport:
     async def send(self, call: Call, body: AsyncBody | None = None) -> AsyncExchange:
         """Send a request and wait for the head of its answer.
 
-        body: makes the pieces to send instead of `call.body`. Raises ConnectionLost (its `sent` false means
-        that it certainly had no effect). Cancelled: the connection is closed.
+        body: makes the pieces to send instead of `call.body`. Raises ConnectionLost (its `sent`
+        false means that it certainly had no effect). Cancelled: the connection is closed.
         """
         pool = self._pool()
         await pool.slots.acquire()

@@ -77,7 +77,7 @@ class Line:
 
     def __init__(self, inner: ByteStream, *, silence_s: float) -> None:
         self._inner = AnyioStream(inner)
-        self._socket: socket.socket = inner.extra(SocketAttribute.raw_socket)  # noqa: S610 - no Django
+        self._socket = _socket_of(inner)
         self.at_rest = True
         self.silence_s = silence_s
 
@@ -110,9 +110,7 @@ async def connect(address: Address, *, silence_s: float) -> Line:
     """Open a line, with TLS where the address has it. Raises OSError, TimeoutError among them."""
     with anyio.fail_after(CONNECT_TIMEOUT_S):
         stream: ByteStream = await anyio.connect_tcp(address.host, address.port)
-        stream.extra(SocketAttribute.raw_socket).setsockopt(
-            socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1
-        )
+        _socket_of(stream).setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if address.tls is not None:
             try:
                 stream = await TLSStream.wrap(
@@ -124,6 +122,11 @@ async def connect(address: Address, *, silence_s: float) -> Line:
             except anyio.BrokenResourceError as error:
                 raise ConnectionResetError("the TLS handshake was cut") from error
     return Line(stream, silence_s=silence_s)
+
+
+def _socket_of(stream: ByteStream) -> socket.socket:
+    sock: socket.socket = stream.extra(SocketAttribute.raw_socket)  # noqa: S610 - no Django here
+    return sock
 
 
 def _is_readable(sock: socket.socket) -> bool:

@@ -1,4 +1,5 @@
-# Generated from client/sandboxd_client/_async/api.py by scripts/unasync.py: edit that, and run this.
+# Generated from client/sandboxd_client/_async/api.py by scripts/unasync.py.
+# Edit the source, then run the script.
 """Calls to the daemon: answers parsed, failures typed, passing ones tried again.
 
 Knows no sandbox.

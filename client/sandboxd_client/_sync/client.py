@@ -1,4 +1,5 @@
-# Generated from client/sandboxd_client/_async/client.py by scripts/unasync.py: edit that, and run this.
+# Generated from client/sandboxd_client/_async/client.py by scripts/unasync.py.
+# Edit the source, then run the script.
 """The client: one daemon, one key, any number of sandboxes."""
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ class Sandboxd:
     """A sandboxd daemon. One of these serves thousands of concurrent rollouts.
 
     url, key: else SANDBOXD_API_URL and SANDBOXD_API_KEY, else `http://127.0.0.1:8420` and no key.
-    tls: for https with certificates of your own. connections: at most so many at once; further
-    calls wait for one. patience_s: how long a call goes on trying while no daemon answers.
+    tls: for https with certificates of your own. connections: at most so many; further calls
+    wait for one. patience_s: how long a call goes on trying while no daemon answers.
 
     Makes no connection until the first call. Leaving its `with` closes connections, releases
     nothing. Safe after fork and from several event loops (the synchronous twin: threads).
@@ -55,7 +56,7 @@ class Sandboxd:
         return self._api.url
 
     def lease(self, template: str | None = None, **options: Unpack[LeaseOptions]) -> Sandbox:
-        """Lease a sandbox: `await` it to hold it until `release()`, or enter it to have it released.
+        """Lease a sandbox: `await` it to hold it, or enter it to have it released as well.
 
         options: see LeaseOptions. Waits in the daemon's queue for `wait_timeout_s` (60 by default),
         through restarts of the daemon too. Raises Capacity when none became free,

@@ -1,4 +1,5 @@
-# Generated from client/sandboxd_client/_async/ending.py by scripts/unasync.py: edit that, and run this.
+# Generated from client/sandboxd_client/_async/ending.py by scripts/unasync.py.
+# Edit the source, then run the script.
 """How a `with` block ends what it opened: also when cancelled, and within bounds.
 
 Never hides what happened inside the block.

@@ -1,4 +1,5 @@
-# Generated from client/sandboxd_client/_async/files.py by scripts/unasync.py: edit that, and run this.
+# Generated from client/sandboxd_client/_async/files.py by scripts/unasync.py.
+# Edit the source, then run the script.
 """Files in a sandbox: whole, in chunks, and directories as tar streams.
 
 Relative paths start at the workdir.
@@ -41,12 +42,12 @@ class Files:
         """A file's bytes, from `offset` on and at most `limit`. Raises FileNotFound and its kin."""
         chunks = self.read_chunks(path, offset=offset, limit=limit, user=user)
         try:
-            return b"".join([chunk for chunk in chunks])
+            return b"".join(list(chunks))
         finally:
             chunks.close()
 
     def read_text(self, path: str, *, user: str | None = None) -> str:
-        """A file as UTF-8 text, line ends as they are. Raises UnicodeDecodeError (with the offset)."""
+        """A file as UTF-8 text, line ends kept. Raises UnicodeDecodeError with the offset."""
         return (self.read(path, user=user)).decode("utf-8")
 
     def read_chunks(

@@ -1,4 +1,5 @@
-# Generated from client/sandboxd_client/_async/leasing.py by scripts/unasync.py: edit that, and run this.
+# Generated from client/sandboxd_client/_async/leasing.py by scripts/unasync.py.
+# Edit the source, then run the script.
 """Getting a lease: one request when stock is warm, else rounds of waiting.
 
 Cancelled at any point, it leaves nothing waiting or leased behind.
@@ -65,7 +66,7 @@ class Place:
             try:
                 return self._one_try(deadline)
             except SandboxdError as error:
-                # What the daemon answers it has done with; what got lost on the way may be waiting.
+                # What the daemon answers it has done with; what got lost may be waiting.
                 self._settled = self._settled or _is_an_answer(error)
                 pause = patience.pause(error, safe=True, now=runtime.now())
                 if pause is None:
@@ -75,7 +76,7 @@ class Place:
                 self._start_anew(deadline)
 
     def _start_anew(self, deadline: float) -> None:
-        """Ask for another sandbox, in what is left of the time: the last request came to nothing."""
+        """Ask for another sandbox in the time that is left: the last one came to nothing."""
         left_s = max(0.0, deadline - runtime.now())
         self._body |= {"wait_timeout_s": left_s, "idempotency_key": fresh_id("lease")}
         self._sandbox_id, self._settled = None, False

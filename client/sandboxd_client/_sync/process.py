@@ -1,4 +1,5 @@
-# Generated from client/sandboxd_client/_async/process.py by scripts/unasync.py: edit that, and run this.
+# Generated from client/sandboxd_client/_async/process.py by scripts/unasync.py.
+# Edit the source, then run the script.
 """A command as something to hold: its input, its events, its end; and the waiting of `exec`."""
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ class Process:
     def write(self, data: bytes | str) -> None:
         """Write to its standard input (`stdin_open=True` keeps it open); returns when all is taken.
 
-        Waits as long as the command does not read. Raises the typed error once it has closed its
-        input or ended.
+        Waits as long as the command does not read. Raises Conflict (with status 410) once it has
+        closed its input or ended.
         """
         view = memoryview(data.encode() if isinstance(data, str) else data)
         offset = self._offset()

@@ -1,4 +1,5 @@
-# Generated from client/sandboxd_client/_async/sandbox.py by scripts/unasync.py: edit that, and run this.
+# Generated from client/sandboxd_client/_async/sandbox.py by scripts/unasync.py.
+# Edit the source, then run the script.
 """One sandbox, as its holder uses it."""
 
 from __future__ import annotations
@@ -160,8 +161,7 @@ class Sandbox:
         )
         lines = json_lines(self._api, call)
         try:
-            for entry in lines:
-                yield entry
+            yield from lines
         finally:
             lines.close()
 

@@ -1,4 +1,5 @@
-# Generated from client/sandboxd_client/_async/shell.py by scripts/unasync.py: edit that, and run this.
+# Generated from client/sandboxd_client/_async/shell.py by scripts/unasync.py.
+# Edit the source, then run the script.
 """A shell that remembers: directory, variables, functions."""
 
 from __future__ import annotations

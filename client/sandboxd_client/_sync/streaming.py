@@ -1,4 +1,5 @@
-# Generated from client/sandboxd_client/_async/streaming.py by scripts/unasync.py: edit that, and run this.
+# Generated from client/sandboxd_client/_async/streaming.py by scripts/unasync.py.
+# Edit the source, then run the script.
 """A command's events, across as many connections as it takes: each exactly once, in order."""
 
 from __future__ import annotations

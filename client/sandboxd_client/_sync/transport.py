@@ -1,4 +1,5 @@
-# Generated from client/sandboxd_client/_async/transport.py by scripts/unasync.py: edit that, and run this.
+# Generated from client/sandboxd_client/_async/transport.py by scripts/unasync.py.
+# Edit the source, then run the script.
 """Connections to one daemon: opened, used again, dropped.
 
 Knows no retry but the one for a connection that went stale.
@@ -121,8 +122,8 @@ class Transport:
     def send(self, call: Call, body: Body | None = None) -> Exchange:
         """Send a request and wait for the head of its answer.
 
-        body: makes the pieces to send instead of `call.body`. Raises ConnectionLost (its `sent` false means
-        that it certainly had no effect). Cancelled: the connection is closed.
+        body: makes the pieces to send instead of `call.body`. Raises ConnectionLost (its `sent`
+        false means that it certainly had no effect). Cancelled: the connection is closed.
         """
         pool = self._pool()
         pool.slots.acquire()

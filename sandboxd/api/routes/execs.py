@@ -40,7 +40,7 @@ async def run_exec(
     encoding: Encoding = "text",
     wait_s: Annotated[float | None, Query(ge=0, le=86400)] = None,
 ) -> Response:
-    """Create or attach: 200 when the command ended, 202 while it runs (`detach`, or after `wait_s`).
+    """Create or attach: 200 when the command ended, 202 while it runs (`detach`, after `wait_s`).
 
     With `Accept: application/x-ndjson` its events as they come.
     """

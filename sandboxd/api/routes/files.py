@@ -146,16 +146,18 @@ async def list_files(
     """What is in a directory, the whole tree with `recursive`."""
 
     async def source(start: StartBody, emit: Emit) -> None:
-        async with services.files.open(sandbox_id, owner=caller.owner) as files:
-            async with aclosing(files.list(path, recursive=recursive, user=user)) as listing:
-                first = await anext(listing, None)
-                await start(200, {"Content-Type": "application/json"})
-                await emit(b'{"files":[')
-                if first is not None:
-                    await emit(to_json(render.file(first)))
-                    async for info in listing:
-                        await emit(b"," + to_json(render.file(info)))
-                await emit(b'],"next_cursor":null}')
+        async with (
+            services.files.open(sandbox_id, owner=caller.owner) as files,
+            aclosing(files.list(path, recursive=recursive, user=user)) as listing,
+        ):
+            first = await anext(listing, None)
+            await start(200, {"Content-Type": "application/json"})
+            await emit(b'{"files":[')
+            if first is not None:
+                await emit(to_json(render.file(first)))
+                async for info in listing:
+                    await emit(b"," + to_json(render.file(info)))
+            await emit(b'],"next_cursor":null}')
 
     return Flow(source)
 
@@ -197,11 +199,13 @@ async def pack_files(
     """A directory or file as a tar stream."""
 
     async def source(start: StartBody, emit: Emit) -> None:
-        async with services.files.open(sandbox_id, owner=caller.owner) as files:
-            async with files.pack(path, user=user) as pieces:
-                await start(200, {"Content-Type": "application/x-tar"})
-                async for piece in pieces:
-                    await emit(piece)
+        async with (
+            services.files.open(sandbox_id, owner=caller.owner) as files,
+            files.pack(path, user=user) as pieces,
+        ):
+            await start(200, {"Content-Type": "application/x-tar"})
+            async for piece in pieces:
+                await emit(piece)
 
     return Flow(source)
 

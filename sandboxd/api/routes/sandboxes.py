@@ -38,14 +38,14 @@ _LATER = ("kernels", "mcp_servers", "forwards")
 async def lease_sandbox(
     body: LeaseBody, request: Request, services: Using, caller: Caller
 ) -> Response:
-    """Lease a sandbox: 201 when it is leased, 200 for a known idempotency key, 202 while it waits."""
+    """Lease a sandbox: 201 when leased, 200 for a known idempotency key, 202 while it waits."""
     order = resolve(_wish(body, services), services.templates)
     owner = caller.owner or ""
-    lease, new = await while_there(request, lambda: services.desk.lease(order, owner=owner))
-    if lease.state in {LeaseState.QUEUED, LeaseState.MAKING}:
-        status = 202
-    else:
-        status = 201 if new else 200
+    lease, new = await while_there(
+        request, lambda: services.desk.granting.lease(order, owner=owner)
+    )
+    waiting = lease.state in {LeaseState.QUEUED, LeaseState.MAKING}
+    status = 202 if waiting else 201 if new else 200
     tenancy = services.desk.find(lease.id, owner=caller.owner)
     return render.answer(shown(tenancy, services), status=status)
 

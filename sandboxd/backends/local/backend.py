@@ -43,7 +43,7 @@ class LocalBackend:
 
     name = NAME
 
-    def __init__(  # noqa: PLR0913 - the composition
+    def __init__(
         self,
         *,
         launcher: Launcher,
@@ -178,7 +178,7 @@ class LocalBackend:
 
     def _ref(self, record: BoxRecord) -> BoxRef:
         mark = record.process
-        assert mark is not None  # noqa: S101 - only made boxes have references
+        assert mark is not None
         places = self._shelf.places(record.box_id)
         return BoxRef(
             backend=NAME,

@@ -29,7 +29,7 @@ async def connect_guest(path: Path, pid: int) -> ByteStream:
     Nothing is sent before that. Raises OSError if nobody listens, NotTheGuest.
     """
     stream = await anyio.connect_unix(path)
-    raw = stream.extra(SocketAttribute.raw_socket)
+    raw = stream.extra(SocketAttribute.raw_socket)  # noqa: S610 - not Django's
     credentials = raw.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     peer_pid, _, _ = struct.unpack("3i", credentials)
     if peer_pid != pid:

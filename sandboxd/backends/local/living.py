@@ -58,7 +58,7 @@ class LivingBox:
     @property
     def pid(self) -> int:
         """Its first process, as the host counts."""
-        assert self.record.process is not None  # noqa: S101 - none lives without
+        assert self.record.process is not None
         return self.record.process.pid
 
     def end(self, verdict: Death | None = None) -> None:
@@ -143,8 +143,9 @@ class Roster:
     async def _exit_code(self, box_id: str) -> int | None:
         """What bubblewrap wrote down; it does so a moment after the death."""
         with anyio.move_on_after(_REPORT_PATIENCE_S):
-            while (code := self._shelf.status(box_id).exit_code) is None:
-                await anyio.sleep(0.002)  # noqa: ASYNC110 - a file tells nobody that it grew
+            # A file tells nobody that it grew
+            while (code := self._shelf.status(box_id).exit_code) is None:  # noqa: ASYNC110
+                await anyio.sleep(0.002)
             return code
         return None
 

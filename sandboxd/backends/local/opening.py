@@ -1,4 +1,4 @@
-"""Opening the local backend: what this machine allows is found out here, once, and never pretended."""
+"""Opens the local backend: what this machine allows is found out here, once, never pretended."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def open_local(settings: LocalSettings) -> AsyncIterator[LocalBackend]:
                 )
     finally:
         with anyio.CancelScope(shield=True):
-            await to_thread.run_sync(_tidy, cgroups, run_dir)
+            await to_thread.run_sync(tidy, cgroups, run_dir)
 
 
 @asynccontextmanager
@@ -166,7 +166,7 @@ def _capabilities(stage: Stage, cgroups: Cgroups, host: Root, *, can_overlay: bo
     )
 
 
-def _tidy(cgroups: Cgroups, run_dir: Path) -> None:
+def tidy(cgroups: Cgroups, run_dir: Path) -> None:
     """Take away what is empty: nothing of ours stays where no box does."""
     cgroups.close()
     for path in (run_dir, run_dir.parent):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 
 import anyio
 from anyio import CapacityLimiter, to_thread
@@ -90,9 +91,11 @@ class Remover:
 
     async def _clear(self, box_id: str) -> None:
         """Groups, files, and our memory of it."""
+        group_is_gone = partial(self._cgroups.remove, box_id)
         with anyio.move_on_after(_GROUP_S):
-            while not await to_thread.run_sync(self._cgroups.remove, box_id, limiter=self._limiter):
-                await anyio.sleep(0.005)  # noqa: ASYNC110 - nothing tells when a group is empty
+            # Nothing tells when a group is empty.
+            while not await to_thread.run_sync(group_is_gone, limiter=self._limiter):  # noqa: ASYNC110
+                await anyio.sleep(0.005)
         try:
             await to_thread.run_sync(self._shelf.remove, box_id, limiter=self._limiter)
         except OSError as error:

@@ -52,18 +52,18 @@ class Attached:
             started = {"seq": 1, "started_at": self._command.started_at}
             await stream.send(_control({"started": started}))
         while True:
-            for piece in self._journal.pieces_from(self._reader.seq):
+            pieces = self._journal.pieces_from(self._reader.seq)
+            for piece in pieces:
                 await self._send_piece(stream, piece)
                 self._reader.seq = piece.seq + 1
                 self._journal.notify()
             if self._reader.dropped:
                 return
+            if pieces:
+                continue  # more may have come while these were sent
             if self._journal.finished and self._command.outcome is not None:
                 break
-            if self._reader.seq >= self._journal.next_seq or not self._journal.pieces_from(
-                self._reader.seq
-            ):
-                await self._wait()
+            await self._wait()
         await self._send_end(stream)
 
     async def _wait(self) -> None:

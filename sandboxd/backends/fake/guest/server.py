@@ -21,6 +21,20 @@ Headers = list[tuple[str, str]]
 Upgraded = Callable[[ByteStream, bytes], Awaitable[None]]
 
 
+class Body(AsyncIterator[bytes]):
+    """The pieces of a request's body. May be left before its end, unlike a generator."""
+
+    def __init__(self, next_piece: Callable[[], Awaitable[bytes | None]]) -> None:
+        self._next_piece = next_piece
+
+    async def __anext__(self) -> bytes:
+        """The next piece."""
+        piece = await self._next_piece()
+        if piece is None:
+            raise StopAsyncIteration
+        return piece
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """One request. `parts`: the path without `/v1`, cut at slashes and then decoded."""
@@ -29,7 +43,7 @@ class Request:
     parts: tuple[str, ...]
     query: dict[str, str]
     headers: dict[str, str]
-    body: AsyncIterator[bytes]
+    body: Body
 
     async def json(self) -> dict[str, Any]:
         """The body as a JSON object. Raises Refusal."""
@@ -96,11 +110,15 @@ class _Connection:
             event = await self._next()
             if not isinstance(event, h11.Request):
                 return
-            reply = await self._answered(answer, _request(event, self._body()))
+            body = Body(self._next_of_body)
+            reply = await self._answered(answer, _request(event, body))
             if reply.upgraded is not None:
                 await self._upgrade(reply.upgraded)
                 return
             await self._send_reply(reply)
+            # What is left of a body that was refused half-way must be read before the next request.
+            async for _ in body:
+                pass
             if self._h11.our_state is not h11.DONE or self._h11.their_state is not h11.DONE:
                 return
             self._h11.start_next_cycle()
@@ -123,11 +141,12 @@ class _Connection:
                 data = b""
             self._h11.receive_data(data)
 
-    async def _body(self) -> AsyncIterator[bytes]:
+    async def _next_of_body(self) -> bytes | None:
         while self._h11.their_state is h11.SEND_BODY:
             event = await self._next()
             if isinstance(event, h11.Data):
-                yield bytes(event.data)
+                return bytes(event.data)
+        return None
 
     async def _send_reply(self, reply: Reply) -> None:
         headers: Headers = list(reply.headers)
@@ -143,9 +162,6 @@ class _Connection:
             async for piece in reply.body:
                 await self._stream.send(self._h11.send(h11.Data(data=piece)) or b"")
         await self._stream.send(self._h11.send(h11.EndOfMessage()) or b"")
-        # What is left of a body that was refused half-way must be read before the next request.
-        async for _ in self._body():
-            pass
 
     async def _upgrade(self, upgraded: Upgraded) -> None:
         switching = h11.InformationalResponse(
@@ -155,7 +171,7 @@ class _Connection:
         await upgraded(self._stream, bytes(self._h11.trailing_data[0]))
 
 
-def _request(event: h11.Request, body: AsyncIterator[bytes]) -> Request:
+def _request(event: h11.Request, body: Body) -> Request:
     url = urlsplit(event.target.decode("ascii"))
     found = parse_qs(url.query, keep_blank_values=True)
     return Request(

@@ -187,7 +187,7 @@ class FileTree:
 
     def _walk(self, path: bytes, *, follow: bool, links: int) -> Place:
         if links > _MAX_LINKS:
-            raise Refusal("bad_request", "too many symbolic links")
+            raise Refusal("file_not_found", "too many symbolic links")
         if len(path) >= _MAX_PATH_BYTES:
             raise Refusal("name_too_long", "the path is too long")
         place = Place(self.root, b"", b"/", self.root)

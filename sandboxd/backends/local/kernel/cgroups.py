@@ -6,8 +6,8 @@ Knows group names and limits, not boxes. Blocking file access; call from a worke
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -40,8 +40,12 @@ class Cgroups(Protocol):
         """Make a group and set its limits. Raises OSError."""
         ...
 
+    def hosting(self, name: str) -> AbstractContextManager[None]:
+        """While inside, what the calling thread starts is born in the group, if it can be so."""
+        ...
+
     def entrances(self, name: str) -> list[Path]:
-        """The files that a pid is written to, to join."""
+        """The files that the pid of a process must be written to, for it to join."""
         ...
 
     def binds(self, name: str) -> list[tuple[Path, str]]:
@@ -72,6 +76,10 @@ class NoCgroups:
     def create(self, name: str, resources: Resources) -> None:
         """Nothing to make."""
 
+    def hosting(self, name: str) -> AbstractContextManager[None]:
+        """No group to be born in."""
+        return nullcontext()
+
     def entrances(self, name: str) -> list[Path]:
         """None to join."""
         return []
@@ -101,6 +109,7 @@ class CgroupsV1:
         """hierarchies: controller to mount point. Raises OSError if they cannot be written."""
         self._parents = {name: path / parent for name, path in hierarchies.items()}
         self.detail = f"version 1, below {self._parents['memory']} and its siblings"
+        self._own = {name: _own_group(name, path) for name, path in hierarchies.items()}
         for path in self._parents.values():
             path.mkdir(exist_ok=True)
 
@@ -118,9 +127,24 @@ class CgroupsV1:
         (cpu / "cpu.cfs_period_us").write_text(str(_PERIOD_US))
         (cpu / "cpu.cfs_quota_us").write_text(str(int(resources.cpu * _PERIOD_US)))
 
+    @contextmanager
+    def hosting(self, name: str) -> Iterator[None]:
+        """Take the calling thread itself into the group.
+
+        A thread that moves itself waits for nobody; to move another process into a group of
+        version 1, the kernel first waits for every core in turn (10 ms and more).
+        """
+        try:
+            for parent in self._parents.values():
+                (parent / name / "tasks").write_text("0")
+            yield
+        finally:
+            for own in self._own.values():
+                (own / "tasks").write_text("0")
+
     def entrances(self, name: str) -> list[Path]:
-        """One per hierarchy; controllers that share a mount share an entrance."""
-        return sorted({parent / name / "cgroup.procs" for parent in self._parents.values()})
+        """None: boxes are born in theirs."""
+        return []
 
     def binds(self, name: str) -> list[tuple[Path, str]]:
         """The hierarchies that the guest reads, where it looks for them."""
@@ -142,7 +166,8 @@ class CgroupsV1:
 
     def remove(self, name: str) -> bool:
         """From every hierarchy."""
-        return all([_remove(parent / name) for parent in self._parents.values()])
+        left = [parent for parent in self._parents.values() if not _remove(parent / name)]
+        return not left
 
     def close(self) -> None:
         """Remove the parents that are empty."""
@@ -176,6 +201,10 @@ class CgroupsV2:
             (group / "memory.swap.max").write_text("0")
         (group / "pids.max").write_text(str(resources.pids + _GUEST_PIDS))
         (group / "cpu.max").write_text(f"{int(resources.cpu * _PERIOD_US)} {_PERIOD_US}")
+
+    def hosting(self, name: str) -> AbstractContextManager[None]:
+        """Not here: a thread alone cannot leave its process's group."""
+        return nullcontext()
 
     def entrances(self, name: str) -> list[Path]:
         """The one."""
@@ -238,6 +267,17 @@ def _mounts(mountinfo: str) -> dict[str, Path]:
             for option in options.split(","):
                 found.setdefault(option, where)
     return found
+
+
+def _own_group(controller: str, mount: Path) -> Path:
+    """The group of version 1 that this process is in."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controller in controllers.split(","):
+            # In a container the path is the host's, of which the mount may be a part.
+            own = mount / path.lstrip("/")
+            return own if own.is_dir() else mount
+    return mount
 
 
 def _v2_bases(mount: Path) -> list[Path]:

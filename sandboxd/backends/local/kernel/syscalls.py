@@ -1,4 +1,4 @@
-"""The few system calls that Python 3.11 does not offer, by ctypes. Raises OSError; decides nothing."""
+"""The few system calls that Python 3.11 does not offer. Raises OSError; decides nothing."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def _remove_directory(root: int, name: str, *, serial: int) -> int:
 
 def _empty(root: int, directory: int, *, serial: int) -> int:
     """Unlink the files of a directory and move its directories to the root under fresh names."""
-    for name in os.listdir(directory):  # noqa: PTH208 - of a descriptor
+    for name in os.listdir(directory):
         try:
             os.unlink(name, dir_fd=directory)
         except (IsADirectoryError, PermissionError):

@@ -93,7 +93,7 @@ def bwrap_argv(plan: LaunchPlan) -> list[str]:
 def trial_argv(
     *, bwrap: str, guest: str, userns_fd: int | None, overlays: Sequence[Overlay]
 ) -> list[str]:
-    """A sandbox like a box's in all that a machine may refuse, in which the guest says its version."""
+    """A sandbox with all that a machine may refuse, in which the guest says its version."""
     return [
         bwrap,
         *_namespaces(userns_fd),
@@ -138,7 +138,7 @@ def _system(plan: LaunchPlan) -> list[str]:
     return [
         *("--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys"),
         *("--dev", "/dev"),
-        *("--perms", "1777", "--size", str(plan.shm_bytes), "--tmpfs", "/dev/shm"),
+        *("--perms", "1777", "--size", str(plan.shm_bytes), "--tmpfs", "/dev/shm"),  # noqa: S108
         *("--remount-ro", "/dev"),
     ]
 

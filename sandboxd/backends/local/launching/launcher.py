@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
+import subprocess  # noqa: TID251 - inherited descriptors, a session, another user: more than open_process has
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -75,16 +75,30 @@ class Launcher:
             lambda: self._thread.submit(job).result(), limiter=self._limiter
         )
 
-    async def spawn(self, draft: Callable[[LaunchFds], list[str]], places: BoxPlaces) -> Spawned:
-        """Start bubblewrap with the words that `draft` makes. Raises `start_failed`."""
+    async def spawn(
+        self,
+        draft: Callable[[LaunchFds], list[str]],
+        places: BoxPlaces,
+        *,
+        group: AbstractContextManager[None],
+    ) -> Spawned:
+        """Start bubblewrap, inside of `group`, with the words that `draft` makes.
+
+        Raises `start_failed`.
+        """
         try:
-            return await self.call(lambda: self._spawn(draft, places))
+            return await self.call(lambda: self._spawn(draft, places, group))
         except OSError as error:
             raise SandboxdError(
                 ErrorCode.START_FAILED, f"bubblewrap could not be started: {error}"
             ) from error
 
-    def _spawn(self, draft: Callable[[LaunchFds], list[str]], places: BoxPlaces) -> Spawned:
+    def _spawn(
+        self,
+        draft: Callable[[LaunchFds], list[str]],
+        places: BoxPlaces,
+        group: AbstractContextManager[None],
+    ) -> Spawned:
         info_fd, info = os.pipe()
         block, block_fd = os.pipe()
         try:
@@ -94,7 +108,7 @@ class Launcher:
                 passed = [seccomp, info, status, block]
                 if self.stage.userns_fd is not None:
                     passed.append(self.stage.userns_fd)
-                with self.stage.acting():
+                with group, self.stage.acting():
                     outer = OuterBwrap(
                         words,
                         stdin=null,

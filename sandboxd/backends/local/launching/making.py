@@ -22,8 +22,8 @@ from sandboxd.backends.local.kernel.processes import (
 )
 from sandboxd.backends.local.launching.argv import LaunchPlan, bwrap_argv
 from sandboxd.backends.local.launching.launcher import (
-    LaunchFds,
     Launcher,
+    LaunchFds,
     OuterBwrap,
     Spawned,
     first_process,
@@ -70,7 +70,9 @@ class Maker:
         )
         places = await to_thread.run_sync(self._lay_out, record, order, root, limiter=self._files)
         spawned = await self._launcher.spawn(
-            lambda fds: bwrap_argv(self._plan(places, order, root, fds)), places
+            lambda fds: bwrap_argv(self._plan(places, order, root, fds)),
+            places,
+            group=self._cgroups.hosting(record.box_id),
         )
         attempt.outer = spawned.outer
         try:
@@ -142,7 +144,7 @@ class Maker:
         return record, pidfd
 
     async def _join(self, record: BoxRecord, mark: ProcessMark) -> None:
-        """All at once: joining a version 1 group may have to wait for every core in turn."""
+        """Write down the process, and put it under limits that it was not born under."""
         failures: list[OSError] = []
 
         def attempt(entrance: Path) -> None:
@@ -165,7 +167,7 @@ class Maker:
 
 async def _wait_for_guest(places: BoxPlaces, record: BoxRecord, pidfd: int) -> None:
     """Until the guest answers; its deadline is the caller's. Raises `start_failed`."""
-    assert record.process is not None  # noqa: S101 - just written down
+    assert record.process is not None
     step_s = _FIRST_STEP_S
     try:
         while not await says_hello(places.socket, record.process.pid):

@@ -218,7 +218,7 @@ def _mount_points() -> list[PurePosixPath]:
 
 
 def _has_mount_below(mounts: Iterable[PurePosixPath], top: Path) -> bool:
-    return any(top in mount.parents for mount in mounts)
+    return any(PurePosixPath(top) in mount.parents for mount in mounts)
 
 
 def _unavailable(image: str, why: str) -> SandboxdError:

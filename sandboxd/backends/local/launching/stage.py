@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
+import subprocess  # noqa: TID251 - in a worker thread, once per daemon
 import sys
 from collections import deque
 from collections.abc import Iterator
@@ -43,10 +43,18 @@ sys.stdin.read()
 class Stage(Protocol):
     """What launching needs to know of identities and paths."""
 
-    first_id: int | None  # owner of a box's files; None: whoever runs the daemon
-    userns_fd: int | None
     bwrap: str
     guest: str
+
+    @property
+    def first_id(self) -> int | None:
+        """The owner of a box's files; None: whoever runs the daemon."""
+        ...
+
+    @property
+    def userns_fd(self) -> int | None:
+        """The user namespace of all boxes; None: each has one of its own."""
+        ...
 
     def enter(self) -> None:
         """Set the stage. Called once, first of all, in the launching thread."""
@@ -82,7 +90,7 @@ class OwnStage:
     def enter(self) -> None:
         """Nothing to set."""
 
-    def show(self, source: Path, *, owned: bool, keep: bool = True) -> str:  # noqa: ARG002
+    def show(self, source: Path, *, owned: bool, keep: bool = True) -> str:
         """The path itself."""
         return str(source)
 
@@ -161,7 +169,7 @@ class RangeStage:
 
 
 def make_user_namespace(first_id: int, count: int) -> int:
-    """A descriptor of a fresh user namespace that maps 0… to first_id…; it lives while that is open.
+    """A descriptor of a fresh user namespace that maps 0… to first_id…; lives while it is open.
 
     Its owner must be the range's first id itself: bubblewrap refuses one that it is not mapped in.
     Raises OSError.
@@ -179,7 +187,7 @@ def _holder(first_id: int) -> Iterator[int]:
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
-        assert process.stdin and process.stdout and process.stderr  # noqa: PT018, S101
+        assert process.stdin and process.stdout and process.stderr
         if process.stdout.readline() != b"made\n":
             raise OSError(process.stderr.read().decode(errors="replace").strip()[-300:])
         yield process.pid

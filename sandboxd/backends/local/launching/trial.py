@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import subprocess
+import subprocess  # noqa: TID251 - in the launching thread, as `launcher` does
 from pathlib import Path
 
 from sandboxd.backends.local.kernel.trees import remove_tree

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+)
+
+// readerPatience is how long a reader may take nothing before it is dropped.
+const readerPatience = 30 * time.Second
+
+// attach turns the connection into frames both ways: output from where the reader left off, then live.
+func (g *guest) attach(w http.ResponseWriter, r *http.Request) error {
+	q := queryOf(r)
+	after := q.number("after", 0)
+	offsets := [2]int64{q.number("stdout", 0), q.number("stderr", 0)}
+	if q.failed != nil {
+		return q.failed
+	}
+	if !strings.EqualFold(r.Header.Get("Upgrade"), "sandbox-frames") {
+		return fail("bad_request", "attach needs Upgrade: sandbox-frames")
+	}
+	e, p := g.execs.find(r.PathValue("id"))
+	if p != nil {
+		return p
+	}
+	<-e.launched
+	conn, buffered, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return fail("internal", "the connection cannot be taken over: %v", err)
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Time{})
+	out := &frameWriter{conn: conn}
+	hello := []byte("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: sandbox-frames\r\n\r\n")
+	if after == 0 {
+		started := map[string]any{"seq": 1, "started_at": unixSeconds(e.startedAt)}
+		hello = appendJSON(hello, map[string]any{"started": started})
+	}
+	if out.write(hello) != nil {
+		return nil
+	}
+	var place *reader
+	if after > 0 {
+		place = e.output.attachAfter(after)
+	} else {
+		place = e.output.attachAt(offsets)
+	}
+	defer e.output.detach(place)
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		g.takeFrames(e, buffered.Reader)
+	}()
+	e.sendFrames(out, place, gone)
+	return nil
+}
+
+// sendFrames sends output as it comes, and at last the record.
+func (e *Exec) sendFrames(out *frameWriter, place *reader, gone <-chan struct{}) {
+	var frames []byte
+	for {
+		var changed chan struct{}
+		frames, changed = e.output.take(place, frames)
+		switch {
+		case len(frames) > 0:
+			if out.write(frames) != nil {
+				return
+			}
+		case changed != nil:
+			select {
+			case <-changed:
+			case <-gone:
+				return
+			}
+		default:
+			<-e.done
+			ended := map[string]any{"seq": e.output.endSeq(), "exec": e.view(false)}
+			_ = out.write(appendJSON(nil, map[string]any{"ended": ended}))
+			return
+		}
+	}
+}
+
+// takeFrames takes what the reader sends, until it hangs up.
+func (g *guest) takeFrames(e *Exec, from *bufio.Reader) {
+	buffer := make([]byte, 0, 4096)
+	for {
+		kind, payload, err := readFrame(from, buffer)
+		if err != nil {
+			return
+		}
+		buffer = payload[:0]
+		switch kind {
+		case frameStdin:
+			e.stdin.takeFrame(payload)
+		case frameJSON:
+			var order struct {
+				Signal string `json:"signal"`
+			}
+			if json.Unmarshal(payload, &order) == nil && order.Signal != "" {
+				_, _ = g.signal(e, order.Signal)
+			}
+		}
+	}
+}
+
+// takeFrame writes a stdin frame; an empty one is the end of the input. What a command that closed
+// its input did not want is thrown away, as a terminal would.
+func (s *stdin) takeFrame(data []byte) {
+	s.turn.Lock()
+	defer s.turn.Unlock()
+	if _, closed := s.state(); closed {
+		return
+	}
+	if len(data) == 0 || s.put(data) != nil {
+		s.close()
+	}
+}
+
+// frameWriter writes to a reader that must take something every readerPatience.
+type frameWriter struct{ conn net.Conn }
+
+func (w *frameWriter) write(data []byte) error {
+	for len(data) > 0 {
+		_ = w.conn.SetWriteDeadline(time.Now().Add(readerPatience))
+		n, err := w.conn.Write(data)
+		data = data[n:]
+		if err != nil && !(n > 0 && errors.Is(err, os.ErrDeadlineExceeded)) {
+			return err
+		}
+	}
+	return nil
+}

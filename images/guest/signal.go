@@ -1,0 +1,32 @@
+package main
+
+import "syscall"
+
+// signal sends a caller's signal to a command: KILL to the whole tree, others to the process group.
+// It reports whether the command still ran.
+func (g *guest) signal(e *Exec, name string) (bool, *problem) {
+	sig, p := parseSignal(name)
+	if p != nil {
+		return false, p
+	}
+	<-e.launched
+	if sig == syscall.SIGKILL {
+		return e.forceEnd(outcomeKilled), nil
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.ended || (e.process != nil && isClosed(e.process.ended)) {
+		return false, nil
+	}
+	e.signals |= 1 << uint(sig)
+	if e.run != nil {
+		return e.run.signal(sig), nil
+	}
+	return syscall.Kill(-e.process.pid, sig) == nil, nil
+}
+
+// killEverything kills all that is below the guest but the shims, which end by themselves. It reports
+// whether all was dead within the grace.
+func (t *processTable) killEverything() bool {
+	return killAll(t.everyone, killDeadline())
+}

@@ -1,0 +1,127 @@
+"""How leases end: once, for a reason, with a record before the box goes and one after."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import anyio
+import structlog
+
+from sandboxd.backends.protocol import Death
+from sandboxd.errors import SandboxdError
+from sandboxd.leases.back_office import BackOffice
+from sandboxd.leases.tenancy import Tenancy
+from sandboxd.model.lease import End, LeaseState
+from sandboxd.wire.codes import END_VERDICTS, EndReason, Verdict
+
+log = structlog.get_logger(__name__)
+
+_READ_S = 2.0
+
+
+class Endings:
+    """Ends leases. Decides synchronously; disposal and records follow in the background."""
+
+    def __init__(self, office: BackOffice) -> None:
+        self._office = office
+
+    def died(self, death: Death) -> None:
+        """A box is dead: so is its lease."""
+        tenancy = self._office.book.of_box(death.box_id)
+        if tenancy is not None and not tenancy.lease.over:
+            code = END_VERDICTS[death.reason].code
+            verdict = Verdict(code, death.fault, death.mask)
+            self.end(tenancy, death.reason, detail=death.detail, verdict=verdict)
+            tenancy.note("died", evidence=dict(death.evidence))
+        for pool in self._office.house.pools.values():
+            pool.died(death)
+
+    def end(
+        self,
+        tenancy: Tenancy,
+        reason: EndReason,
+        *,
+        detail: str = "",
+        verdict: Verdict | None = None,
+    ) -> None:
+        """End a lease, once; the first reason stands. Its box is disposed of in the background."""
+        if tenancy.lease.over or not self._office.open:
+            return
+        end = self.end_record(reason, verdict or END_VERDICTS[reason], detail)
+        leased_s = end.at - (tenancy.lease.leased_at or end.at)
+        usage = replace(tenancy.lease.usage, execs=tenancy.execs, leased_s=max(0.0, leased_s))
+        tenancy.change(state=LeaseState.ENDING, end=end, usage=usage)
+        tenancy.settled.set()
+        tenancy.pool.held(leased_s)
+        tenancy.note("ended", reason=reason, detail=detail)
+        self.count(tenancy)
+        log.info("lease.ended", sandbox_id=tenancy.lease.id, reason=reason, detail=detail)
+        self._office.start(self._finish, tenancy, name=f"finish-{tenancy.lease.id}")
+
+    def end_record(self, reason: EndReason, verdict: Verdict, detail: str) -> End:
+        """What is written of an end that comes now."""
+        return End(
+            reason=reason,
+            code=verdict.code,
+            fault=verdict.fault,
+            mask=verdict.mask,
+            detail=detail,
+            at=self._office.clock.now(),
+        )
+
+    def count(self, tenancy: Tenancy) -> None:
+        """Count an end and its fault."""
+        end = tenancy.lease.end
+        assert end is not None
+        self._office.metrics.sandboxes_ended.labels(tenancy.lease.terms.template, end.reason).inc()
+        if end.code is not None and end.fault is not None:
+            self._office.metrics.faults.labels(end.fault, end.code).inc()
+
+    async def _finish(self, tenancy: Tenancy) -> None:
+        """After the end: last readings, the record, the box, and the record once more."""
+        box, gone = tenancy.box, None
+        if box is not None:
+            await self._last_readings(tenancy)
+            await self._record(tenancy)
+            gone = tenancy.pool.give_up(box)
+            if box.guest is not None:
+                await box.guest.aclose()
+        await self._close_out(tenancy, gone)
+
+    def close_out(self, tenancy: Tenancy, box_gone: anyio.Event | None) -> None:
+        """Finish an ending that an earlier daemon began."""
+        name = f"finish-{tenancy.lease.id}"
+        self._office.start(self._close_out, tenancy, box_gone, name=name)
+
+    async def _close_out(self, tenancy: Tenancy, box_gone: anyio.Event | None) -> None:
+        if box_gone is not None:
+            await box_gone.wait()
+        if tenancy.lease.state is LeaseState.ENDING:
+            tenancy.change(state=LeaseState.ENDED)
+            await self._record(tenancy)
+        tenancy.gone.set()
+
+    async def _last_readings(self, tenancy: Tenancy) -> None:
+        assert tenancy.lease.box is not None
+        with anyio.move_on_after(_READ_S):
+            try:
+                seen = await self._office.backend.read(tenancy.lease.box)
+            except SandboxdError:
+                return
+            usage = replace(
+                tenancy.lease.usage,
+                cpu_s=seen.cpu_s,
+                memory_peak_bytes=seen.memory_peak_bytes,
+                disk_bytes=seen.disk_bytes,
+            )
+            tenancy.change(usage=usage)
+
+    async def _record(self, tenancy: Tenancy) -> None:
+        """Write an ending. A full store keeps the lease as it was: at the next start its box is
+        looked for, found gone, and the lease ended again.
+        """
+        try:
+            await self._office.store.put(tenancy.lease)
+        except SandboxdError as error:
+            log.error("store.failed", sandbox_id=tenancy.lease.id, error=str(error))
+        tenancy.recorded.set()

@@ -1,0 +1,138 @@
+"""Puts the rooms behind the doors together, for a daemon or for a test: pools, desk, execution.
+
+It is given a backend and a store, and names no concrete one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import anyio
+from anyio.abc import TaskGroup
+
+from sandboxd.backends.protocol import Backend
+from sandboxd.clock import Clock
+from sandboxd.execution.commands import Commands
+from sandboxd.execution.files import Files
+from sandboxd.execution.shells import Shells
+from sandboxd.leases.adoption import Adoption
+from sandboxd.leases.back_office import BackOffice
+from sandboxd.leases.desk import Desk
+from sandboxd.leases.endings import Endings
+from sandboxd.leases.granting import Granting
+from sandboxd.leases.reaper import Reaper
+from sandboxd.leases.store import LeaseStore
+from sandboxd.model.template import Template
+from sandboxd.pool.disposer import Disposer
+from sandboxd.pool.warm_pool import House, WarmPool
+from sandboxd.telemetry.metrics import Metrics
+from sandboxd.wire.codes import EndReason
+
+_SWEEP_S = 60.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Foundation:
+    """What the rooms stand on. installation: marks every box that is ours. most: boxes in all."""
+
+    backend: Backend
+    store: LeaseStore
+    clock: Clock
+    metrics: Metrics
+    installation: str
+    most: int
+
+
+class Rooms:
+    """Everything behind the doors, running."""
+
+    def __init__(self, foundation: Foundation, tasks: TaskGroup) -> None:
+        self._foundation = foundation
+        self._tasks = tasks
+        self.disposer = Disposer(foundation.backend)
+        self.house = House(most=foundation.most)
+        self.disposer.when_gone(self.house.gone)
+        office = BackOffice(
+            backend=foundation.backend,
+            store=foundation.store,
+            house=self.house,
+            clock=foundation.clock,
+            metrics=foundation.metrics,
+        )
+        endings = Endings(office)
+        limits = foundation.backend.capabilities().limits_on_commands
+        granting = Granting(office, endings, limits_on_commands=limits)
+        self.desk = Desk(office, granting=granting, endings=endings)
+        self.commands = Commands(self.desk, foundation.metrics)
+        self.shells = Shells(self.desk)
+        self.files = Files(self.desk)
+
+    def open_pool(self, template: Template) -> WarmPool:
+        """A pool whose loop does not run yet."""
+        foundation = self._foundation
+        return WarmPool(
+            template,
+            backend=foundation.backend,
+            disposer=self.disposer,
+            house=self.house,
+            labels={"installation": foundation.installation},
+            metrics=foundation.metrics,
+        )
+
+    async def take(self, templates: Mapping[str, Template]) -> None:
+        """Take the templates of a configuration that was read again. Leases live on."""
+        for name, template in templates.items():
+            if name in self.house.pools:
+                self.house.pools[name].change(template)
+            else:
+                pool = self.open_pool(template)
+                await self._tasks.start(pool.run, name=f"pool-{name}")
+        for name, pool in self.house.pools.items():
+            if name not in templates:
+                pool.retire()
+
+    async def sweep(self) -> int:
+        """End every lease and remove every box; returns how many are left after a minute."""
+        for tenancy in self.desk.book:
+            self.desk.endings.end(tenancy, EndReason.SHUTDOWN, detail="the daemon was ephemeral")
+        for pool in self.house.pools.values():
+            pool.retire()
+        with anyio.move_on_after(_SWEEP_S):
+            while self.house.exists:
+                await self.disposer.next_gone()
+        return self.house.exists
+
+
+@asynccontextmanager
+async def open_rooms(
+    foundation: Foundation, templates: Mapping[str, Template]
+) -> AsyncIterator[Rooms]:
+    """Open the rooms from the ground up: who holds what is settled before anything is leased.
+
+    Raises what the store and the backend raise while the last daemon's leases are adopted. Leaving
+    ends no lease: what lives is adopted at the next start.
+    """
+    async with anyio.create_task_group() as tasks:
+        rooms = Rooms(foundation, tasks)
+        for template in templates.values():
+            rooms.open_pool(template)
+        await tasks.start(rooms.disposer.run, name="disposer")
+        await tasks.start(rooms.desk.run, name="desk")
+        adoption = Adoption(
+            desk=rooms.desk,
+            house=rooms.house,
+            store=foundation.store,
+            backend=foundation.backend,
+            disposer=rooms.disposer,
+            clock=foundation.clock,
+            metrics=foundation.metrics,
+            open_pool=rooms.open_pool,
+        )
+        await adoption.run()
+        for pool in list(rooms.house.pools.values()):
+            await tasks.start(pool.run, name=f"pool-{pool.template.name}")
+        await tasks.start(Reaper(rooms.desk, clock=foundation.clock).run, name="reaper")
+        yield rooms
+        tasks.cancel_scope.cancel()
