@@ -31,6 +31,7 @@ from sandboxd.telemetry.metrics import Metrics
 from sandboxd.wire.codes import EndReason
 
 _SWEEP_S = 60.0
+_HANG_UP_S = 2.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -134,5 +135,10 @@ async def open_rooms(
         for pool in list(rooms.house.pools.values()):
             await tasks.start(pool.run, name=f"pool-{pool.template.name}")
         await tasks.start(Reaper(rooms.desk, clock=foundation.clock).run, name="reaper")
-        yield rooms
-        tasks.cancel_scope.cancel()
+        try:
+            yield rooms
+        finally:
+            tasks.cancel_scope.cancel()
+            with anyio.CancelScope(shield=True), anyio.move_on_after(_HANG_UP_S):
+                for pool in rooms.house.pools.values():
+                    await pool.hang_up()

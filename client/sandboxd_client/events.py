@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from sandboxd_client._core.fields import needed
 from sandboxd_client.errors import error_from_problem
 from sandboxd_client.results import ExecResult
 
@@ -74,15 +75,15 @@ def event_from_json(told: Mapping[str, Any]) -> ExecEvent | None:
     Raises the typed error that an `error` event carries.
     """
     seq = told.get("seq") or 0
-    match told["type"]:
+    match needed(told, "type"):
         case "stdout":
-            return Stdout(seq, told["offset"], _data(told))
+            return Stdout(seq, needed(told, "offset"), _data(told))
         case "stderr":
-            return Stderr(seq, told["offset"], _data(told))
+            return Stderr(seq, needed(told, "offset"), _data(told))
         case "started":
             return Started(seq, told.get("started_at"))
         case "gap":
-            return Gap(seq, told["stream"], told["offset"], told["bytes"])
+            return Gap(seq, needed(told, "stream"), needed(told, "offset"), needed(told, "bytes"))
         case "ended":
             return Ended(seq, ExecResult.from_json(told.get("exec") or told))
         case "error":
@@ -95,4 +96,4 @@ def _data(told: Mapping[str, Any]) -> bytes:
     text: str | None = told.get("data")
     if text is not None:
         return text.encode("utf-8", "surrogatepass")
-    return base64.b64decode(told["data_b64"])
+    return base64.b64decode(needed(told, "data_b64"))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sandboxd.wire.codes import Fault, Outcome
+from sandboxd_client._core.fields import needed
 from sandboxd_client.errors import CommandFailed, Internal
 
 
@@ -79,8 +80,8 @@ class ExecResult:
         stdout, stdout_raw = _text(told, "stdout")
         stderr, stderr_raw = _text(told, "stderr")
         return cls(
-            exec_id=told["exec_id"],
-            state="running" if told["state"] == "running" else "ended",
+            exec_id=needed(told, "exec_id"),
+            state="running" if needed(told, "state") == "running" else "ended",
             outcome=None if outcome is None else _outcome(outcome),
             exit_code=told.get("exit_code"),
             signal=told.get("signal"),

@@ -100,3 +100,16 @@ func (s processScan) below(roots map[int]bool) []int {
 	}
 	return found
 }
+
+// ignoredSignals reads the SigIgn line of /proc/PID/status as a bit set.
+func ignoredSignals(status []byte) uint64 {
+	for len(status) > 0 {
+		line, rest, _ := bytes.Cut(status, []byte{'\n'})
+		status = rest
+		if value, found := bytes.CutPrefix(line, []byte("SigIgn:")); found {
+			set, _ := strconv.ParseUint(string(bytes.TrimSpace(value)), 16, 64)
+			return set
+		}
+	}
+	return 0
+}

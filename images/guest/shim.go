@@ -84,24 +84,24 @@ type rlimit64 struct{ resource, cur, max uint64 }
 
 // launch is everything a shim and its command need, prepared in the guest before the fork.
 type launch struct {
-	serial     uint64
-	statusFD   uintptr
-	stdio      [3]uintptr
-	extra      uintptr // descriptor that becomes 9, and 2 becomes 8 as well; 0 for none
-	paths      []*byte // what to execute: the first that is there
-	argv, envv []*byte
-	dir        *byte
-	rlimits    [maxRlimits]rlimit64
-	rlimitN    int
-	setUser    bool
-	uid, gid   uintptr
-	groups     []uint32
-	dropCaps   bool
-	oomPath    *byte
-	oomValue   [4]byte
-	stack      uintptr // top of the command's first stack, in stackMemory
+	serial      uint64
+	statusFD    uintptr
+	stdio       [3]uintptr
+	extra       uintptr // descriptor that becomes 9, and 2 becomes 8 as well; 0 for none
+	paths       []*byte // what to execute: the first that is there
+	argv, envv  []*byte
+	dir         *byte
+	rlimits     [maxRlimits]rlimit64
+	rlimitN     int
+	setUser     bool
+	uid, gid    uintptr
+	groups      []uint32
+	dropCaps    bool
+	oomPath     *byte
+	oomValue    [4]byte
+	stack       uintptr // top of the command's first stack, in stackMemory
 	stackMemory []byte
-	shimName   *byte
+	shimName    *byte
 
 	// Written after the fork.
 	failedAt stage

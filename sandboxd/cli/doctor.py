@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
@@ -14,10 +13,6 @@ from sandboxd.cli.faults import ExitCode
 from sandboxd.cli.serve import read_settings
 from sandboxd.cli.table import print_json
 from sandboxd.settings import Settings
-
-# A lease with a command in flight: the guest's socket, the caller's, a pidfd, the attached stream.
-_DESCRIPTORS_PER_SANDBOX = 4
-_DESCRIPTORS_OF_OURS = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +43,6 @@ def doctor(args: Namespace) -> int:
     return ExitCode.FAILED if fatal else ExitCode.OK
 
 
-def local_gaps() -> list[Check]:
-    """What is missing for the local backend."""
-    return [check for check in _local() if not check.ok]
-
-
 def _print(check: Check) -> None:
     sign = "ok " if check.ok else "NO " if check.is_fatal else "gap"
     print(f"{sign} {check.name}: {check.detail}")
@@ -64,8 +54,6 @@ def _house(settings: Settings) -> Iterator[Check]:
     python = ".".join(map(str, sys.version_info[:3]))
     yield Check(name="python", ok=True, detail=f"{python} at {sys.executable}")
     yield _folder("state folder", settings.state_dir, "--state-dir or SANDBOXD_STATE_DIR")
-    yield _folder("run folder", settings.backend.run_dir, "SANDBOXD_RUN_DIR")
-    yield _descriptors(settings)
 
 
 def _folder(name: str, path: Path, knob: str) -> Check:
@@ -76,21 +64,36 @@ def _folder(name: str, path: Path, knob: str) -> Check:
     return Check(name=name, ok=ok, detail=detail, mend=f"name another by {knob}", is_fatal=True)
 
 
-def _descriptors(settings: Settings) -> Check:
-    most = settings.limits.max_sandboxes
-    needed = _DESCRIPTORS_OF_OURS + _DESCRIPTORS_PER_SANDBOX * most
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return Check(
-        name="open files",
-        ok=hard == resource.RLIM_INFINITY or hard >= needed,
-        detail=f"at most {hard}; limits.max_sandboxes = {most} needs about {needed}",
-        mend=f"raise the hard limit (`ulimit -Hn {needed}`, LimitNOFILE=) or lower max_sandboxes",
-    )
-
-
 def _backend(settings: Settings) -> Iterator[Check]:
     if settings.backend.kind == "local":
-        yield from _local()
-    else:
-        detail = f"{settings.backend.kind}: nothing of this machine is needed, or looked at yet"
-        yield Check(name="backend", ok=True, detail=detail)
+        yield from local_checks(settings)
+        return
+    there = settings.backend.kind == "fake"
+    detail = f"{settings.backend.kind} is {'in memory' if there else 'not part of this version'}"
+    mend = "use --backend local"
+    yield Check(name="backend", ok=there, detail=detail, mend=mend, is_fatal=True)
+
+
+def local_checks(settings: Settings) -> list[Check]:
+    """What the local backend needs and finds here."""
+    if sys.platform != "linux":
+        mend = "use a Linux machine or container"
+        detail = f"this is {sys.platform}, sandboxes need Linux"
+        return [Check(name="system", ok=False, detail=detail, mend=mend, is_fatal=True)]
+    from sandboxd.backends.local import LocalSettings
+    from sandboxd.backends.local.doctor import probe
+
+    found = probe(
+        LocalSettings(
+            state_dir=settings.state_dir,
+            run_dir=settings.backend.run_dir,
+            installation="doctor",
+            first_id=settings.backend.local.first_id,
+            id_count=settings.backend.local.id_count,
+        ),
+        max_sandboxes=settings.limits.max_sandboxes,
+    )
+    return [
+        Check(name=one.name, ok=one.ok, detail=one.detail, mend=one.mend, is_fatal=one.vital)
+        for one in found
+    ]

@@ -26,7 +26,9 @@ def lease(args: Namespace) -> int:
     options: LeaseOptions = {name: value for name, value in given.items() if value}  # type: ignore[assignment]
 
     async def verb(client: AsyncSandboxd) -> int:
-        await client.version()  # a lease waits for its daemon, a person for a wrong address need not
+        await (
+            client.version()
+        )  # a lease waits for its daemon, a person for a wrong address need not
         sandbox = await client.lease(args.template, **options)
         if args.output == "json":
             print_json(dict(sandbox.granted.raw if sandbox.granted else {}))

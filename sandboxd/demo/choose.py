@@ -5,7 +5,10 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
+from sandboxd.cli.doctor import local_checks
+from sandboxd.cli.ephemeral import ephemeral_place
 from sandboxd.cli.faults import CliError
+from sandboxd.settings import load_settings
 
 _CONTAINER_COMMAND = 'docker run --rm -it --privileged -v "$PWD":/src -w /src python:3.12 make demo'
 
@@ -23,8 +26,10 @@ def choose_backend(wanted: str) -> Choice:
 
     Raises CliError with the one thing to do where none works here.
     """
-    if wanted not in {"auto", "local"}:
-        return Choice(wanted, "as asked")
+    if wanted == "fake":
+        raise CliError("the fake backend runs no real programs, so no verdict could be right")
+    if wanted == "docker":
+        raise CliError("the docker backend is not part of this version; use --backend local")
     if sys.platform != "linux":
         raise CliError(
             f"sandboxes need Linux; start Docker and run the demo in it: {_CONTAINER_COMMAND}"
@@ -34,8 +39,9 @@ def choose_backend(wanted: str) -> Choice:
 
 
 def _check_local() -> None:
-    from sandboxd.cli.doctor import local_gaps
-
-    for gap in local_gaps():
-        if gap.is_fatal:
-            raise CliError(f"the local backend does not work here: {gap.detail}\nto do: {gap.mend}")
+    with ephemeral_place() as place:
+        state = {"state_dir": str(place / "state"), "backend.run_dir": str(place / "run")}
+        checks = local_checks(load_settings(None, env={}, overrides=state))
+    for check in checks:
+        if check.is_fatal and not check.ok:
+            raise CliError(f"no backend works here: {check.detail}\nto do: {check.mend}")

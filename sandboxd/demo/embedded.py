@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,8 +43,12 @@ class EmbeddedDaemon:
 
 
 @asynccontextmanager
-async def embedded_daemon(config: str, *, backend: str) -> AsyncIterator[EmbeddedDaemon]:
+async def embedded_daemon(
+    config: str, *, backend: str, env: Mapping[str, str] | None = None
+) -> AsyncIterator[EmbeddedDaemon]:
     """Start a daemon with this configuration text, stop it at the end.
+
+    env: variables beside our own.
 
     Raises DaemonFailed if it does not start, or leaves with another status than 0. It ends every
     sandbox of its own when it stops, also where the body raised or was cancelled, and when this
@@ -61,7 +65,7 @@ async def embedded_daemon(config: str, *, backend: str) -> AsyncIterator[Embedde
             ],
             stdin=DEVNULL,
             stderr=log,
-            env=_environment() | {"SANDBOXD_RUN_DIR": str(place / "run")},
+            env=_environment() | dict(env or {}) | {"SANDBOXD_RUN_DIR": str(place / "run")},
             start_new_session=True,  # Ctrl-C is ours to handle, then we stop it
         )
         try:

@@ -84,8 +84,6 @@ class Endings:
             await self._last_readings(tenancy)
             await self._record(tenancy)
             gone = tenancy.pool.give_up(box)
-            if box.guest is not None:
-                await box.guest.aclose()
         await self._close_out(tenancy, gone)
 
     def close_out(self, tenancy: Tenancy, box_gone: anyio.Event | None) -> None:

@@ -14,6 +14,7 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from sandboxd.backends.protocol import Backend
 from sandboxd.errors import SandboxdError
+from sandboxd.guest.client import Guest
 from sandboxd.model.box import BoxRef
 
 log = structlog.get_logger(__name__)
@@ -27,6 +28,7 @@ _LONGEST_RETRY_S = 30.0
 class _Errand:
     box_id: str
     ref: BoxRef | None  # None: the remains of a make that never finished
+    guest: Guest | None  # our lines into it, closed before it goes
     gone: anyio.Event = field(default_factory=anyio.Event)
 
 
@@ -46,11 +48,13 @@ class Disposer:
         """Have `callback(box_id)` called, synchronously, for every box that is gone."""
         self._on_gone.append(callback)
 
-    def dispose(self, box_id: str, ref: BoxRef | None) -> anyio.Event:
+    def dispose(
+        self, box_id: str, ref: BoxRef | None, guest: Guest | None = None
+    ) -> anyio.Event:
         """Begin to remove a box; the event is set once it is gone. Asking twice is asking once."""
         errand = self._errands.get(box_id)
         if errand is None:
-            errand = self._errands[box_id] = _Errand(box_id, ref)
+            errand = self._errands[box_id] = _Errand(box_id, ref, guest)
             self._send.send_nowait(errand)
         return errand.gone
 
@@ -65,13 +69,13 @@ class Disposer:
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Work until cancelled. What was not removed by then is found at the next start."""
-        async with anyio.create_task_group() as tasks:
+        async with self._send, self._receive, anyio.create_task_group() as tasks:
             for number in range(self._concurrency):
                 tasks.start_soon(self._work, tasks, name=f"dispose-{number}")
             task_status.started()
 
     async def _work(self, tasks: TaskGroup) -> None:
-        async for errand in self._receive.clone():
+        async for errand in self._receive:
             if not await self._try(errand):
                 tasks.start_soon(self._retry, errand, name=f"dispose-again-{errand.box_id}")
 
@@ -85,6 +89,8 @@ class Disposer:
     async def _try(self, errand: _Errand) -> bool:
         try:
             with anyio.fail_after(_DISPOSE_S):
+                if errand.guest is not None:
+                    await errand.guest.aclose()
                 if errand.ref is None:
                     await self._backend.dispose_remains(errand.box_id)
                 else:

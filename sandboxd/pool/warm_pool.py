@@ -156,7 +156,7 @@ class WarmPool:
         """Dispose of a box, used, dead or stale. The event is set once it is gone."""
         if box.state is not BoxState.DISPOSING:
             self.stock.move(box, BoxState.DISPOSING)
-        return self._disposer.dispose(box.box_id, box.ref)
+        return self._disposer.dispose(box.box_id, box.ref, box.guest)
 
     def held(self, seconds: float) -> None:
         """A lease of this pool lasted so long: the pace of releases."""
@@ -214,6 +214,12 @@ class WarmPool:
         self.adjust(replace(self.settings, ready=0), paused=True)
         for box in self.stock.warm():
             self.give_up(box)
+
+    async def hang_up(self) -> None:
+        """Close every line into its boxes; they live on."""
+        for box in self.stock:
+            if box.guest is not None:
+                await box.guest.aclose()
 
     def refuse_all(self, error: SandboxdError) -> None:
         """Answer everybody who waits, for instance with `shutting_down`."""

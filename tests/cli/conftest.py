@@ -14,6 +14,7 @@ import pytest
 from anyio.abc import Process
 
 from sandboxd.demo.embedded import EmbeddedDaemon, embedded_daemon
+from sandboxd_client import AsyncSandboxd
 
 ROOT = Path(__file__).parent.parent.parent
 CONFIG = '[templates.python]\nimage = "host"\npool = {ready = 1, max = 8}\n'
@@ -63,15 +64,24 @@ class Program:
         return {**os.environ, "PYTHONPATH": path, "SANDBOXD_API_URL": self.daemon.url, **more}
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    """Processes are real, so the loop is too."""
-    return "asyncio"
+@pytest.fixture(scope="module")
+def anyio_backend() -> tuple[str, dict[str, bool]]:
+    """Processes are real, so the loop is too; a module's tests share it and the daemon."""
+    return ("asyncio", {"use_uvloop": False})
+
+
+@pytest.fixture(scope="module")
+async def daemon() -> AsyncIterator[EmbeddedDaemon]:
+    """A daemon over the fake backend."""
+    path = os.pathsep.join([str(ROOT), str(ROOT / "client")])
+    async with embedded_daemon(CONFIG, backend="fake", env={"PYTHONPATH": path}) as running:
+        yield running
 
 
 @pytest.fixture
-async def sandboxd(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Program]:
-    """The program, with a daemon over the fake backend."""
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "client")]))
-    async with embedded_daemon(CONFIG, backend="fake") as daemon:
-        yield Program(daemon)
+async def sandboxd(daemon: EmbeddedDaemon) -> AsyncIterator[Program]:
+    """The program, with a daemon that has no leases before and after."""
+    yield Program(daemon)
+    async with AsyncSandboxd(url=daemon.url) as client:
+        for info in await client.sandboxes():
+            await client.sandbox(info.id).release(wait_s=5)

@@ -146,7 +146,7 @@ async def test_an_unknown_template_is_a_line_that_names_it(sandboxd: Program) ->
 
 async def test_nobody_reading_is_no_traceback(sandboxd: Program) -> None:
     sandbox = await lease(sandboxd)
-    async with sandboxd.running("exec", "-n", sandbox, "--", "yes") as process:
+    async with sandboxd.running("exec", "-n", sandbox, "--", "seq", "200000") as process:
         assert process.stdout is not None
         assert process.stderr is not None
         with anyio.fail_after(15):

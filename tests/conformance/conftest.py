@@ -10,12 +10,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import anyio
 import pytest
 
 from sandboxd.backends.fake import FakeSettings, open_fake
+from sandboxd.backends.local import LocalSettings, open_local
+from sandboxd.backends.local.doctor import probe
 from sandboxd.backends.protocol import Backend, BoxOrder, BoxRef
 from sandboxd.guest import Guest
 from sandboxd.model.claim import Claim
@@ -45,9 +49,27 @@ async def open_fake_backend(_directory: Path) -> AsyncIterator[Backend]:
         yield backend
 
 
+@asynccontextmanager
+async def open_local_backend(directory: Path) -> AsyncIterator[Backend]:
+    """This machine's own, with its rounds of measuring close together."""
+    # The installation's name is what tells one test's run directory and groups from another's.
+    settings = LocalSettings(state_dir=directory, installation=new_id("t")[2:14], disk_every_s=0.2)
+    async with open_local(settings) as backend:
+        yield backend
+
+
+def local_gap() -> str:
+    """Why this machine has no local backend."""
+    with TemporaryDirectory() as directory:
+        settings = LocalSettings(state_dir=Path(directory), installation=new_id("t")[2:14])
+        gaps = [finding for finding in probe(settings, max_sandboxes=8) if not finding.ok]
+    return "; ".join(f"{gap.detail} ({gap.mend})" for gap in gaps if gap.vital)
+
+
 MATRIX: dict[str, Maker] = {
     "fake": Maker(open=open_fake_backend),
     "fake-virtual": Maker(open=open_fake_backend, loop=jumping_loop),
+    "local": Maker(open=open_local_backend, missing=cache(local_gap)),
 }
 
 

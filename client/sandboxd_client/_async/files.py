@@ -14,6 +14,7 @@ from sandboxd.wire.http1 import ConnectionLost
 from sandboxd_client._async.api import AsyncApi, unreachable
 from sandboxd_client._async.transport import AsyncBody, AsyncExchange
 from sandboxd_client._core.calls import Call, encode, path_of
+from sandboxd_client._core.fields import needed
 from sandboxd_client._core.tarballs import file_pieces, tar_pieces, unpack
 from sandboxd_client._runtime import aio as runtime
 from sandboxd_client.errors import FileNotFound
@@ -119,7 +120,7 @@ class AsyncFiles:
             }
             call = Call(method="GET", path=path_of(*self._root, "list", query=query), safe=True)
             page = await self._api.json(call)
-            found += [FileInfo.from_json(told) for told in page["files"]]
+            found += [FileInfo.from_json(told) for told in needed(page, "files")]
             cursor = page.get("next_cursor")
             if not cursor:
                 return found

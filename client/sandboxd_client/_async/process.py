@@ -8,6 +8,7 @@ from typing import Any, Literal
 from sandboxd_client._async.api import AsyncApi
 from sandboxd_client._async.streaming import follow_events
 from sandboxd_client._core.calls import ROUND_S, Call, encode, path_of
+from sandboxd_client._core.fields import needed
 from sandboxd_client._runtime import aio as runtime
 from sandboxd_client.errors import ApiUnreachable
 from sandboxd_client.events import ExecEvent
@@ -130,7 +131,7 @@ class AsyncProcess:
         )
         while True:
             try:
-                return int((await self._api.json(call))["offset"])
+                return int(needed(await self._api.json(call), "offset"))
             except ApiUnreachable as error:
                 if error.status is not None:
                     raise

@@ -18,6 +18,7 @@ from sandboxd_client._async.streaming import (
     json_lines,
 )
 from sandboxd_client._core.calls import ROUND_S, Call, encode, path_of
+from sandboxd_client._core.fields import needed
 from sandboxd_client._core.ids import fresh_id
 from sandboxd_client._runtime.aio import AsyncOpening
 from sandboxd_client.errors import SandboxdError
@@ -187,7 +188,7 @@ class AsyncSandbox:
         body["shell_id"] = fresh_id("shell")
         path = path_of("sandboxes", self.id, "shells")
         told = await self._api.json(Call(method="POST", path=path, body=encode(body), safe=True))
-        return AsyncShell(self._api, sandbox_id=self.id, shell_id=told["shell_id"])
+        return AsyncShell(self._api, sandbox_id=self.id, shell_id=needed(told, "shell_id"))
 
     async def _exec_with_long_input(
         self, cmd: Cmd, stdin: bytes | str, *, binary: bool, options: CommandOptions
@@ -213,7 +214,7 @@ async def every_page(
     while True:
         target = path_of(*path, query={**query, "limit": 1000, "cursor": cursor})
         page = await api.json(Call(method="GET", path=target, safe=True))
-        found += page[name]
+        found += needed(page, name)
         cursor = page.get("next_cursor")
         if not cursor:
             return found

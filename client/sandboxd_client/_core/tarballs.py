@@ -105,7 +105,7 @@ def unpack(source: Readable, target: Path) -> int:
         for member in archive:
             if member.isreg():
                 content = archive.extractfile(member)
-                assert content is not None, "a regular member has content"  # noqa: S101
+                assert content is not None, "a regular member has content"
                 place.write(member, content)
                 files += 1
             elif member.isdir():

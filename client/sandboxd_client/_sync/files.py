@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 
 from sandboxd.wire.http1_sync import ConnectionLost
 from sandboxd_client._core.calls import Call, encode, path_of
+from sandboxd_client._core.fields import needed
 from sandboxd_client._core.tarballs import file_pieces, tar_pieces, unpack
 from sandboxd_client._runtime import sio as runtime
 from sandboxd_client._sync.api import Api, unreachable
@@ -121,7 +122,7 @@ class Files:
             }
             call = Call(method="GET", path=path_of(*self._root, "list", query=query), safe=True)
             page = self._api.json(call)
-            found += [FileInfo.from_json(told) for told in page["files"]]
+            found += [FileInfo.from_json(told) for told in needed(page, "files")]
             cursor = page.get("next_cursor")
             if not cursor:
                 return found

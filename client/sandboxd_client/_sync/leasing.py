@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sandboxd_client._core.calls import ROUND_S, SILENCE_S, Call, encode, path_of
+from sandboxd_client._core.fields import needed
 from sandboxd_client._core.ids import fresh_id
 from sandboxd_client._core.retries import Patience
 from sandboxd_client._runtime import sio as runtime
@@ -68,6 +69,8 @@ class Place:
             except SandboxdError as error:
                 # What the daemon answers it has done with; what got lost may be waiting.
                 self._settled = self._settled or _is_an_answer(error)
+                if isinstance(error, ApiUnreachable):
+                    raise  # was tried for long enough one level below
                 pause = patience.pause(error, safe=True, now=runtime.now())
                 if pause is None:
                     raise
@@ -83,15 +86,15 @@ class Place:
 
     def _one_try(self, deadline: float) -> SandboxInfo:
         told = self._ask(deadline=deadline)
-        while told["state"] in _WAITING:
-            self._sandbox_id = told["id"]
+        while needed(told, "state") in _WAITING:
+            self._sandbox_id = needed(told, "id")
             if runtime.now() > deadline + _GRACE_S:
                 raise Capacity("no sandbox became free in time", problem=_queue_of(told))
-            path = path_of("sandboxes", told["id"], query={"wait_s": ROUND_S})
+            path = path_of("sandboxes", needed(told, "id"), query={"wait_s": ROUND_S})
             told = self._api.json(Call(method="GET", path=path, safe=True))
         if told["state"] in {"ending", "ended"}:
             self._settled = True
-            raise error_from_end(told.get("end") or {}, sandbox_id=told["id"])
+            raise error_from_end(told.get("end") or {}, sandbox_id=needed(told, "id"))
         return SandboxInfo.from_json(told)
 
     def _ask(self, *, deadline: float) -> dict[str, Any]:
@@ -103,7 +106,8 @@ class Place:
             safe=True,
             silence_s=silence_s,
         )
-        return self._api.json(call, deadline=deadline)
+        patient_until = runtime.now() + self._api.patience_s
+        return self._api.json(call, deadline=min(deadline, patient_until))
 
     def _give_back(self) -> None:
         """Release what the daemon may have given us; if that fails, the lease's clocks will."""
@@ -111,7 +115,7 @@ class Place:
             if self._sandbox_id is None:
                 # The answer that had the id was lost; under the same key it comes again.
                 told = self._ask(deadline=runtime.now() + _ABANDON_S)
-                self._sandbox_id = told["id"]
+                self._sandbox_id = needed(told, "id")
             path = path_of("sandboxes", str(self._sandbox_id))
             self._api.json(Call(method="DELETE", path=path, safe=True))
         except SandboxdError:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from sandboxd_client._core.calls import ROUND_S, Call, encode, path_of
+from sandboxd_client._core.fields import needed
 from sandboxd_client._runtime import sio as runtime
 from sandboxd_client._sync.api import Api
 from sandboxd_client._sync.streaming import follow_events
@@ -132,7 +133,7 @@ class Process:
         )
         while True:
             try:
-                return int((self._api.json(call))["offset"])
+                return int(needed(self._api.json(call), "offset"))
             except ApiUnreachable as error:
                 if error.status is not None:
                     raise

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, Unpack
 
 from sandboxd_client._core.calls import ROUND_S, Call, encode, path_of
+from sandboxd_client._core.fields import needed
 from sandboxd_client._core.ids import fresh_id
 from sandboxd_client._sync.api import Api
 from sandboxd_client._sync.ending import end_quietly
@@ -183,7 +184,7 @@ class Sandbox:
         body["shell_id"] = fresh_id("shell")
         path = path_of("sandboxes", self.id, "shells")
         told = self._api.json(Call(method="POST", path=path, body=encode(body), safe=True))
-        return Shell(self._api, sandbox_id=self.id, shell_id=told["shell_id"])
+        return Shell(self._api, sandbox_id=self.id, shell_id=needed(told, "shell_id"))
 
     def _exec_with_long_input(
         self, cmd: Cmd, stdin: bytes | str, *, binary: bool, options: CommandOptions
@@ -209,7 +210,7 @@ def every_page(
     while True:
         target = path_of(*path, query={**query, "limit": 1000, "cursor": cursor})
         page = api.json(Call(method="GET", path=target, safe=True))
-        found += page[name]
+        found += needed(page, name)
         cursor = page.get("next_cursor")
         if not cursor:
             return found

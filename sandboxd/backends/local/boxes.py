@@ -134,7 +134,7 @@ class BoxShelf:
             facts = json.loads(self.places(box_id).record.read_text())
             mark = facts.pop("process")
             return BoxRecord(**facts, process=mark and ProcessMark(**mark))
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
             return None
 
     def status(self, box_id: str) -> BoxStatus:

@@ -10,13 +10,13 @@ import resource
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sandboxd.backends.local.boxes import MAX_SOCKET_PATH_BYTES
 from sandboxd.backends.local.kernel.cgroups import Cgroups, find_cgroups
 from sandboxd.backends.local.launching.roots import host_root
-from sandboxd.backends.local.launching.stage import Stage
+from sandboxd.backends.local.launching.stage import Stage, default_run_dir
 from sandboxd.backends.local.launching.trial import try_bwrap
 from sandboxd.backends.local.opening import LocalSettings, open_shelf, open_stage, tidy
 from sandboxd.errors import SandboxdError
@@ -52,17 +52,25 @@ def probe(settings: LocalSettings, *, max_sandboxes: int) -> list[Finding]:
         _tasks(max_sandboxes),
         _inotify(),
     ]
+    findings.append(_socket_path(settings.run_dir or default_run_dir(settings.installation)))
+    # An installation of our own: a daemon may be at work in the one that is asked about.
+    ours = replace(settings, installation=f"doctor{os.getpid()}", run_dir=None)
+    missing = [
+        path for path in (settings.state_dir / "boxes", settings.state_dir) if not path.exists()
+    ]
     try:
-        shelf, run_dir = open_shelf(settings)
+        shelf, run_dir = open_shelf(ours)
     except SandboxdError as error:
         mend = "choose other directories with --state-dir"
         return [*findings, _gap("directories", error.detail, mend, vital=True)]
-    cgroups = find_cgroups(settings.level)
+    cgroups = find_cgroups(ours.level)
     try:
-        findings += [_socket_path(run_dir), _disk(shelf.boxes_dir), _cgroups(cgroups)]
-        findings += _bubblewrap(settings, run_dir, shelf.boxes_dir)
+        findings += [_disk(shelf.boxes_dir), _cgroups(cgroups)]
+        findings += _bubblewrap(ours, run_dir, shelf.boxes_dir)
     finally:
         tidy(cgroups, run_dir)
+        for path in missing:
+            path.rmdir()
     return findings
 
 

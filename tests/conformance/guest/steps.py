@@ -72,7 +72,7 @@ async def replay(guest: Guest, exec_id: str, **options: Any) -> list[OutputEvent
 
 
 def joined(events: list[OutputEvent], stream: str = "stdout") -> bytes:
-    """The bytes of one stream, whose offsets must follow on each other; gaps count, without bytes."""
+    """The bytes of one stream, whose offsets must follow on each other, gaps included."""
     data, offset = b"", None
     for event in events:
         if not isinstance(event, Piece | Gap) or event.stream != stream:

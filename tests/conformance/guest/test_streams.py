@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from sandboxd.errors import SandboxdError
-from sandboxd.guest import Ended, Gap, Guest, Piece, Started
+from sandboxd.guest import Ended, Gap, Guest, OutputEvent, Piece, Started
 from sandboxd.wire.codes import ErrorCode, Outcome
 from tests.conformance.guest.steps import (
     command,
@@ -79,7 +79,8 @@ async def test_resuming_at_offsets_gives_the_bytes_from_there(guest: Guest) -> N
 async def test_line_that_is_cut_is_resumed_without_loss_or_repeat(guest: Guest) -> None:
     """ST-10."""
     text = "; ".join(f"echo line{i}; sleep 0.05" for i in range(10))
-    exec_id, seen = await start(guest, script(text)), []
+    exec_id = await start(guest, script(text))
+    seen: list[OutputEvent] = []
     last = 0
     with anyio.fail_after(15):
         while not seen or not isinstance(seen[-1], Ended):

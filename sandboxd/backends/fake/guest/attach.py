@@ -40,7 +40,8 @@ class Attached:
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._listen, stream, early, group.cancel_scope, name="stdin")
-                await self._tell(stream)
+                with suppress(anyio.BrokenResourceError):  # the reader left
+                    await self._tell(stream)
                 group.cancel_scope.cancel()
         finally:
             if self._reader in self._journal.readers:

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime"
+	"strconv"
+	"sync"
+	"syscall"
+)
+
+// harden makes the guest hard to end or to read from inside. What the kernel refuses is left: none of
+// it is relied on.
+func harden() {
+	// Caught, not ignored: what is ignored would stay so in commands.
+	ignored := make(chan os.Signal, 1)
+	signal.Notify(ignored, syscall.SIGHUP, syscall.SIGINT, syscall.SIGTERM, syscall.SIGPIPE, syscall.SIGQUIT,
+		syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM, syscall.SIGVTALRM, syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU,
+		// Faults of our own still crash us; these are caught when a process inside sends them.
+		syscall.SIGSEGV, syscall.SIGBUS, syscall.SIGFPE, syscall.SIGILL, syscall.SIGTRAP, syscall.SIGABRT, syscall.SIGSYS,
+		syscall.SIGSTKFLT, syscall.SIGXCPU, syscall.SIGXFSZ)
+	go func() {
+		for range ignored {
+		}
+	}()
+	prctl(prSetDumpable, 0)
+	if os.Getpid() != 1 {
+		prctl(prSubreaper, 1)
+	}
+	if f, err := os.OpenFile("/proc/self/oom_score_adj", os.O_WRONLY, 0); err == nil {
+		_, _ = f.WriteString("-1000")
+		f.Close()
+	}
+}
+
+func prctl(option, value uintptr) {
+	_, _, _ = syscall.Syscall6(syscall.SYS_PRCTL, option, value, 0, 0, 0, 0)
+}
+
+// reserveDescriptors fills the descriptors below firstFreeFD, which a shim overwrites, and keeps those
+// that were inherited out of commands.
+func reserveDescriptors() error {
+	inherited, err := os.ReadDir("/proc/self/fd")
+	if err == nil {
+		for _, entry := range inherited {
+			if fd, err := strconv.Atoi(entry.Name()); err == nil && fd > 2 {
+				syscall.CloseOnExec(fd)
+			}
+		}
+	}
+	for {
+		fd, err := syscall.Open("/dev/null", syscall.O_RDWR|syscall.O_CLOEXEC, 0)
+		if err != nil {
+			return fmt.Errorf("/dev/null: %w", err)
+		}
+		if fd >= firstFreeFD {
+			nullFD = fd
+			return nil
+		}
+	}
+}
+
+// warmThreads is how many threads are made before any command runs: with a pids limit that commands
+// have filled, the runtime cannot start another and would die.
+const warmThreads = 20
+
+func prewarm() {
+	var all sync.WaitGroup
+	release := make(chan struct{})
+	for range warmThreads {
+		all.Add(1)
+		go func() {
+			runtime.LockOSThread()
+			all.Done()
+			<-release
+			runtime.UnlockOSThread()
+		}()
+	}
+	all.Wait()
+	close(release)
+}

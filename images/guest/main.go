@@ -1,0 +1,76 @@
+// Command sandbox-guest is the first process of every sandbox: it runs commands and touches files
+// there for the daemon outside. The contract is docs/guest-protocol.md.
+package main
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+)
+
+const usage = `usage: sandbox-guest serve (--socket PATH | --listen ADDR --token-file FILE)
+                           [--orphan-limit SECONDS] [--allow-local-peers] [--cgroup-root DIR]
+       sandbox-guest version
+`
+
+// options are the arguments of serve.
+type options struct {
+	socket          string
+	listen          string
+	tokenFile       string
+	orphanLimitS    float64
+	allowLocalPeers bool
+	cgroupRoot      string
+}
+
+func main() {
+	if len(os.Args) == 2 && os.Args[1] == "version" {
+		fmt.Printf("sandbox-guest %s, protocol %d\n", version, protocolNumber)
+		return
+	}
+	if len(os.Args) < 2 || os.Args[1] != "serve" {
+		fmt.Fprint(os.Stderr, usage)
+		os.Exit(exitUsage)
+	}
+	o := parseOptions(os.Args[2:])
+	if err := serve(o); err != nil {
+		exit(1, err.Error())
+	}
+}
+
+func parseOptions(args []string) options {
+	var o options
+	flags := flag.NewFlagSet("serve", flag.ContinueOnError)
+	flags.Usage = func() { fmt.Fprint(os.Stderr, usage) }
+	flags.StringVar(&o.socket, "socket", "", "Unix socket to listen on")
+	flags.StringVar(&o.listen, "listen", "", "TCP address to listen on")
+	flags.StringVar(&o.tokenFile, "token-file", "", "file with the token for TCP; deleted once read")
+	flags.Float64Var(&o.orphanLimitS, "orphan-limit", 3600, "seconds without a word before an unclaimed guest exits")
+	flags.BoolVar(&o.allowLocalPeers, "allow-local-peers", false, "answer peers from the own pid namespace: for tests alone")
+	flags.StringVar(&o.cgroupRoot, "cgroup-root", "/sys/fs/cgroup", "where the sandbox's own cgroup is visible")
+	if err := flags.Parse(args); err != nil || flags.NArg() > 0 || (o.socket == "") == (o.listen == "") ||
+		(o.listen != "" && o.tokenFile == "") || !(o.orphanLimitS > 0) {
+		if err == nil {
+			flags.Usage()
+		}
+		os.Exit(exitUsage)
+	}
+	return o
+}
+
+// takeToken reads the token and deletes its file.
+func takeToken(path string) ([]byte, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Remove(path); err != nil {
+		return nil, fmt.Errorf("the token file must be deleted: %w", err)
+	}
+	token := bytes.TrimSpace(data)
+	if len(token) < 16 {
+		return nil, fmt.Errorf("the token is shorter than 16 bytes")
+	}
+	return token, nil
+}

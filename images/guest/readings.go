@@ -1,0 +1,156 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// readings are what the sandbox uses now; null where it cannot be had.
+type readings struct {
+	CPUS         *float64 `json:"cpu_s"`
+	MemoryBytes  *int64   `json:"memory_bytes"`
+	MemoryPeak   *int64   `json:"memory_peak_bytes"`
+	MemoryLimit  *int64   `json:"memory_limit_bytes"`
+	PIDs         *int64   `json:"pids"`
+	OOMKills     *int64   `json:"oom_kills"`
+	DiskFree     *int64   `json:"disk_free_bytes"`
+	LoadOneMinue *float64 `json:"load_1m"`
+}
+
+// limitReader reads the sandbox's own cgroup where it is visible.
+type limitReader struct {
+	root  string
+	kind  string // v1, v2, none
+	oomFD int    // the file with the oom_kill counter, kept open; -1 for none
+}
+
+func newLimitReader(root string) *limitReader {
+	l := &limitReader{root: root, kind: "none", oomFD: -1}
+	counter := ""
+	switch {
+	case exists(root + "/memory/memory.usage_in_bytes"):
+		l.kind, counter = "v1", root+"/memory/memory.oom_control"
+	case exists(root + "/memory.current"):
+		l.kind, counter = "v2", root+"/memory.events"
+	case exists(root + "/pids/pids.current"), exists(root + "/cpuacct/cpuacct.usage"):
+		l.kind = "v1"
+	case exists(root + "/pids.current"), exists(root + "/cpu.stat"):
+		l.kind = "v2"
+	}
+	if counter != "" {
+		if fd, err := syscall.Open(counter, syscall.O_RDONLY|syscall.O_CLOEXEC, 0); err == nil {
+			l.oomFD = fd
+		}
+	}
+	return l
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// oomKills is the counter of processes killed for lack of memory; 0 where there is none.
+func (l *limitReader) oomKills() int64 {
+	if l.oomFD < 0 {
+		return 0
+	}
+	var buffer [512]byte
+	n, err := syscall.Pread(l.oomFD, buffer[:], 0)
+	if err != nil || n <= 0 {
+		return 0
+	}
+	count := parseKey(buffer[:n], "oom_kill")
+	if count == nil {
+		return 0
+	}
+	return *count
+}
+
+func (l *limitReader) read(workdir string) readings {
+	var r readings
+	switch l.kind {
+	case "v1":
+		r.MemoryBytes = l.number("memory/memory.usage_in_bytes")
+		r.MemoryPeak = l.number("memory/memory.max_usage_in_bytes")
+		r.MemoryLimit = limitOrNull(l.number("memory/memory.limit_in_bytes"))
+		r.PIDs = l.number("pids/pids.current")
+		r.OOMKills = parseKey(l.file("memory/memory.oom_control"), "oom_kill")
+		r.CPUS = scaled(l.number("cpuacct/cpuacct.usage"), 1e9)
+	case "v2":
+		r.MemoryBytes = l.number("memory.current")
+		r.MemoryPeak = l.number("memory.peak")
+		r.MemoryLimit = limitOrNull(l.number("memory.max"))
+		r.PIDs = l.number("pids.current")
+		r.OOMKills = parseKey(l.file("memory.events"), "oom_kill")
+		r.CPUS = scaled(parseKey(l.file("cpu.stat"), "usage_usec"), 1e6)
+	}
+	r.DiskFree = diskFree(workdir)
+	r.LoadOneMinue = parseLoad(readBounded("/proc/loadavg", 256))
+	return r
+}
+
+func (l *limitReader) file(name string) []byte { return readBounded(l.root+"/"+name, 64<<10) }
+
+func (l *limitReader) number(name string) *int64 { return parseNumber(l.file(name)) }
+
+// parseNumber reads a file of one number; "max" and all else is null.
+func parseNumber(data []byte) *int64 {
+	text := strings.TrimSpace(string(data))
+	value, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		return nil
+	}
+	number := int64(min(value, 1<<63-1))
+	return &number
+}
+
+// parseKey reads the number behind a key in a file of "key number" lines.
+func parseKey(data []byte, key string) *int64 {
+	for len(data) > 0 {
+		line, rest, _ := bytes.Cut(data, []byte{'\n'})
+		data = rest
+		name, value, found := bytes.Cut(line, []byte{' '})
+		if found && string(name) == key {
+			return parseNumber(value)
+		}
+	}
+	return nil
+}
+
+func parseLoad(data []byte) *float64 {
+	first, _, _ := strings.Cut(string(data), " ")
+	load, err := strconv.ParseFloat(first, 64)
+	if err != nil || load < 0 || load > 1e9 {
+		return nil
+	}
+	return &load
+}
+
+// limitOrNull: cgroup v1 shows "no limit" as a number near the largest.
+func limitOrNull(value *int64) *int64 {
+	if value != nil && *value >= 1<<60 {
+		return nil
+	}
+	return value
+}
+
+func scaled(value *int64, unit float64) *float64 {
+	if value == nil {
+		return nil
+	}
+	result := float64(*value) / unit
+	return &result
+}
+
+func diskFree(path string) *int64 {
+	var fs syscall.Statfs_t
+	if syscall.Statfs(path, &fs) != nil && syscall.Statfs("/", &fs) != nil {
+		return nil
+	}
+	free := int64(fs.Bavail) * int64(fs.Bsize)
+	return &free
+}

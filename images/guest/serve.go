@@ -1,0 +1,135 @@
+package main
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const (
+	// idleConnection is longer than any client of ours keeps a connection that it does not use.
+	idleConnection = 330 * time.Second
+	headerPatience = 30 * time.Second
+	processors     = 2
+)
+
+// serve runs the guest until it ends itself.
+func serve(o options) error {
+	runtime.GOMAXPROCS(processors)
+	debug.SetGCPercent(50)
+	harden()
+	if err := reserveDescriptors(); err != nil {
+		return err
+	}
+	var token []byte
+	if o.tokenFile != "" {
+		var err error
+		if token, err = takeToken(o.tokenFile); err != nil {
+			return err
+		}
+	}
+	prewarm()
+	g, err := newGuest(o.orphanLimitS, o.cgroupRoot)
+	if err != nil {
+		return err
+	}
+	listener, err := listen(o)
+	if err != nil {
+		return err
+	}
+	return newServer(g, token).Serve(listener)
+}
+
+func newServer(g *guest, token []byte) *http.Server {
+	handler := g.routes()
+	if token != nil {
+		handler = requireToken(token, handler)
+	}
+	return &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: headerPatience,
+		IdleTimeout:       idleConnection,
+		MaxHeaderBytes:    64 << 10,
+		ErrorLog:          log.New(io.Discard, "", 0), // what a peer does wrong is its own affair
+	}
+}
+
+func listen(o options) (net.Listener, error) {
+	if o.listen != "" {
+		return net.Listen("tcp", o.listen)
+	}
+	if err := os.Remove(o.socket); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("an old socket is in the way: %w", err)
+	}
+	inner, err := net.Listen("unix", o.socket)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(o.socket, 0o600); err != nil {
+		return nil, err
+	}
+	if o.allowLocalPeers {
+		return inner, nil
+	}
+	return &outsideListener{inner}, nil
+}
+
+// outsideListener accepts peers from outside the guest's pid namespace alone; others are closed
+// without an answer.
+type outsideListener struct{ net.Listener }
+
+func (l *outsideListener) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if peerPID(conn) == 0 {
+			return conn, nil
+		}
+		conn.Close()
+	}
+}
+
+// peerPID is the peer's pid as this namespace sees it: 0 when it is outside; -1 when it cannot be known.
+func peerPID(conn net.Conn) int {
+	unix, ok := conn.(*net.UnixConn)
+	if !ok {
+		return -1
+	}
+	raw, err := unix.SyscallConn()
+	if err != nil {
+		return -1
+	}
+	pid := -1
+	_ = raw.Control(func(fd uintptr) {
+		if peer, err := syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED); err == nil {
+			pid = int(peer.Pid)
+		}
+	})
+	return pid
+}
+
+func requireToken(token []byte, next http.Handler) http.Handler {
+	want := sha256.Sum256(token)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		given, found := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+		got := sha256.Sum256([]byte(given))
+		if !found || subtle.ConstantTimeCompare(want[:], got[:]) != 1 {
+			writeProblem(w, fail("unauthenticated", "the token is missing or wrong"))
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}

@@ -1,0 +1,73 @@
+"""What bubblewrap is told: the parts that isolation hangs on, in their order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sandboxd.backends.local.launching.argv import LaunchPlan, Overlay, bwrap_argv
+
+PLAN = LaunchPlan(
+    bwrap="/b/bwrap",
+    guest="/b/guest",
+    own_root="/d/root",
+    overlays=[Overlay(source="/usr", upper="/d/upper/usr", work="/d/work/usr", inside="/usr")],
+    read_only=[("/home/a/.venv", "/home/a/.venv")],
+    symlinks=[("usr/bin", "/bin")],
+    shared="/d/run",
+    shm_bytes=1024,
+    userns_fd=5,
+    seccomp_fd=6,
+    info_fd=7,
+    status_fd=8,
+    block_fd=9,
+)
+
+
+def has(words: list[str], *wanted: str) -> bool:
+    return any(tuple(words[at : at + len(wanted)]) == wanted for at in range(len(words)))
+
+
+def test_every_namespace_is_its_own_and_the_guest_is_the_first_process() -> None:
+    words = bwrap_argv(PLAN)
+    assert {"--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"} <= set(words)
+    assert "--as-pid-1" in words
+    assert "--die-with-parent" not in words
+    assert words[words.index("--") + 1 :] == [
+        *("/run/sandbox-guest", "serve", "--socket", "/run/guest/s.sock")
+    ]
+
+
+def test_roots_namespace_is_entered_with_few_capabilities() -> None:
+    words = bwrap_argv(PLAN)
+    assert has(words, "--userns", "5")
+    assert words.index("--cap-drop") < words.index("--cap-add")
+    assert not {"CAP_SYS_ADMIN", "CAP_SYS_PTRACE", "CAP_NET_ADMIN", "CAP_MKNOD"} & set(words)
+
+
+def test_an_ordinary_user_is_root_inside_without_any_capability() -> None:
+    words = bwrap_argv(replace(PLAN, userns_fd=None))
+    assert has(words, "--unshare-user", "--uid", "0", "--gid", "0")
+    assert has(words, "--cap-drop", "ALL")
+    assert "--cap-add" not in words
+
+
+def test_switches_of_the_kernel_are_read_only_after_proc_is_there() -> None:
+    words = bwrap_argv(PLAN)
+    assert has(words, "--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys")
+
+
+def test_no_memory_can_be_filled_through_dev() -> None:
+    words = bwrap_argv(PLAN)
+    assert has(words, "--size", "1024", "--tmpfs", "/dev/shm", "--remount-ro", "/dev")
+
+
+def test_an_image_is_the_root_itself() -> None:
+    layer = Overlay(source="/i", upper="/d/upper/image", work="/d/work/image", inside="/")
+    words = bwrap_argv(replace(PLAN, own_root=None, overlays=[layer]))
+    assert "/d/root" not in words
+    assert has(words, "--overlay-src", "/i", "--overlay", "/d/upper/image", "/d/work/image", "/")
+
+
+def test_what_leads_to_a_shown_directory_is_passable_for_all() -> None:
+    words = bwrap_argv(PLAN)
+    assert has(words, "--perms", "0755", "--dir", "/home/a", "--ro-bind", "/home/a/.venv")

@@ -1,0 +1,45 @@
+"""A verdict needs evidence; without it a death is unknown and masked."""
+
+from __future__ import annotations
+
+from sandboxd.backends.local.deaths import Evidence, judge
+from sandboxd.wire.codes import EndReason, Fault
+
+MIB = 1 << 20
+
+
+def killed(*, before: int, after: int, peak_mib: int) -> Evidence:
+    return Evidence(
+        box_id="b",
+        exit_code=137,
+        oom_kills=after,
+        oom_kills_before=before,
+        memory_peak_bytes=peak_mib * MIB,
+        memory_limit_bytes=128 * MIB,
+    )
+
+
+def test_an_end_that_nobody_saw_is_unknown() -> None:
+    death = judge(Evidence(box_id="b"))
+    assert (death.reason, death.fault, death.mask) == (EndReason.DIED, Fault.UNKNOWN, True)
+
+
+def test_a_kill_while_the_counter_rose_at_its_own_limit_is_the_agents_oom() -> None:
+    death = judge(killed(before=0, after=1, peak_mib=128))
+    assert (death.reason, death.fault, death.mask) == (EndReason.OOM, Fault.AGENT, False)
+
+
+def test_a_kill_while_the_counter_rose_far_below_its_limit_is_the_hosts() -> None:
+    death = judge(killed(before=0, after=1, peak_mib=20))
+    assert (death.reason, death.fault, death.mask) == (EndReason.OOM, Fault.INFRA, True)
+
+
+def test_an_old_oom_of_a_child_does_not_explain_a_later_kill() -> None:
+    death = judge(killed(before=3, after=3, peak_mib=128))
+    assert (death.reason, death.fault, death.mask) == (EndReason.DIED, Fault.UNKNOWN, True)
+
+
+def test_a_counter_alone_is_no_oom() -> None:
+    death = judge(Evidence(box_id="b", exit_code=2, oom_kills=1, words="panic: …"))
+    assert (death.reason, death.mask) == (EndReason.DIED, True)
+    assert "panic" in death.detail

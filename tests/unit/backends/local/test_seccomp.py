@@ -1,0 +1,110 @@
+"""The filter, run through a small interpreter of what the kernel runs it through."""
+
+from __future__ import annotations
+
+import errno
+import struct
+
+import pytest
+
+from sandboxd.backends.local.kernel.seccomp import AARCH64, X86_64, Architecture, build_filter
+
+ALLOW = 0x7FFF0000
+KILL = 0x80000000
+MACHINES = pytest.mark.parametrize("machine", [X86_64, AARCH64], ids=["x86_64", "aarch64"])
+
+
+def refused(error: int) -> int:
+    return 0x00050000 | error
+
+
+def verdict(machine: Architecture, number: int, *arguments: int, audit: int | None = None) -> int:
+    padded = [*arguments, *[0] * (6 - len(arguments))]
+    data = struct.pack("<iIQ6Q", number, audit or machine.audit, 0, *padded)
+    program = list(struct.iter_unpack("<HBBI", build_filter(machine)))
+    accumulator, at = 0, 0
+    while True:
+        code, when_true, when_false, k = program[at]
+        at += 1
+        match code:
+            case 0x20:
+                (accumulator,) = struct.unpack_from("<I", data, k)
+            case 0x15:
+                at += when_true if accumulator == k else when_false
+            case 0x35:
+                at += when_true if accumulator >= k else when_false
+            case 0x45:
+                at += when_true if accumulator & k else when_false
+            case 0x05:
+                at += k
+            case 0x06:
+                return k
+            case _:
+                raise AssertionError(hex(code))
+
+
+@MACHINES
+def test_another_machines_call_table_is_fatal(machine: Architecture) -> None:
+    assert verdict(machine, 0, audit=0x40000003) == KILL
+
+
+def test_x32_calls_do_not_exist() -> None:
+    assert verdict(X86_64, 0x40000000 | 101) == refused(errno.ENOSYS)
+
+
+@MACHINES
+def test_every_denied_call_is_refused(machine: Architecture) -> None:
+    for number in machine.denied.values():
+        assert verdict(machine, number) == refused(errno.EPERM)
+
+
+@MACHINES
+def test_ordinary_calls_are_allowed(machine: Architecture) -> None:
+    looked_at = {
+        *machine.denied.values(),
+        *(machine.clone, machine.clone3, machine.unshare),
+        *(machine.personality, machine.ioctl, machine.socket),
+    }
+    for number in set(range(460)) - looked_at:
+        assert verdict(machine, number) == ALLOW
+
+
+@MACHINES
+def test_threads_and_forks_are_allowed_and_namespaces_are_not(machine: Architecture) -> None:
+    thread, fork = 0x3D0F00, 0x1200011
+    assert verdict(machine, machine.clone, thread) == ALLOW
+    assert verdict(machine, machine.clone, fork) == ALLOW
+    for flag in (0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000):
+        assert verdict(machine, machine.clone, fork | flag) == refused(errno.EPERM)
+        assert verdict(machine, machine.unshare, flag) == refused(errno.EPERM)
+    assert verdict(machine, machine.unshare, 0x80) == refused(errno.EPERM)
+    assert verdict(machine, machine.unshare, 0x200) == ALLOW
+
+
+@MACHINES
+def test_clone3_does_not_exist_so_that_libraries_fall_back(machine: Architecture) -> None:
+    assert verdict(machine, machine.clone3) == refused(errno.ENOSYS)
+
+
+@MACHINES
+def test_nothing_is_typed_into_a_terminal(machine: Architecture) -> None:
+    assert verdict(machine, machine.ioctl, 0, 0x5412) == refused(errno.EPERM)
+    # The kernel looks at the low half alone.
+    assert verdict(machine, machine.ioctl, 0, 0x1_0000_5412) == refused(errno.EPERM)
+    assert verdict(machine, machine.ioctl, 0, 0x5401) == ALLOW
+
+
+@MACHINES
+def test_sockets_of_common_families_alone(machine: Architecture) -> None:
+    for family in (1, 2, 10, 17):
+        assert verdict(machine, machine.socket, family, 1, 0) == ALLOW
+    assert verdict(machine, machine.socket, 16, 3, 0) == ALLOW
+    assert verdict(machine, machine.socket, 16, 3, 9) == refused(errno.EPERM)
+    for family in (38, 40):
+        assert verdict(machine, machine.socket, family, 1, 0) == refused(errno.EAFNOSUPPORT)
+
+
+@MACHINES
+def test_personality_may_be_asked_for_and_not_made_odd(machine: Architecture) -> None:
+    assert verdict(machine, machine.personality, 0xFFFFFFFF) == ALLOW
+    assert verdict(machine, machine.personality, 0x0400000) == refused(errno.EPERM)

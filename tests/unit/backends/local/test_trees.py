@@ -1,0 +1,99 @@
+"""Hostile trees are measured and removed, whatever their shape."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from sandboxd.backends.local.kernel.trees import disk_usage, remove_tree
+
+NO_END = 1 << 62
+
+
+def make_deep(top: Path, levels: int) -> None:
+    here = os.open(top, os.O_RDONLY)
+    for _ in range(levels):
+        os.mkdir("d", dir_fd=here)
+        below = os.open("d", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(here)
+
+
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_a_tree_deeper_than_any_path_is_removed(tmp_path: Path) -> None:
+    top = tmp_path / "top"
+    top.mkdir()
+    make_deep(top, 5000)
+    remove_tree(top)
+    assert not top.exists()
+
+
+def test_unreadable_directories_are_removed(tmp_path: Path) -> None:
+    closed = tmp_path / "top" / "a" / "closed"
+    closed.mkdir(parents=True)
+    (closed / "file").write_text("x")
+    (closed / "inner").mkdir()
+    closed.chmod(0)
+    closed.parent.chmod(0o500)
+    remove_tree(tmp_path / "top")
+    assert not (tmp_path / "top").exists()
+
+
+def test_links_are_removed_and_never_followed(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "precious").write_text("x" * 100_000)
+    top = tmp_path / "top"
+    top.mkdir()
+    (top / "link").symlink_to(outside)
+    (top / "file-link").symlink_to(outside / "precious")
+    assert disk_usage(top, enough_bytes=NO_END) < 100_000
+    remove_tree(top)
+    assert (outside / "precious").exists()
+
+
+def test_what_is_gone_already_is_success(tmp_path: Path) -> None:
+    remove_tree(tmp_path / "never")
+    assert disk_usage(tmp_path / "never", enough_bytes=NO_END) == 0
+
+
+def test_a_file_that_is_no_directory_is_not_taken_for_one(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(NotADirectoryError):
+        remove_tree(tmp_path / "file")
+
+
+def test_usage_counts_blocks_below_closed_directories_and_leaves_their_mode(tmp_path: Path) -> None:
+    closed = tmp_path / "a" / "closed"
+    closed.mkdir(parents=True)
+    (closed / "file").write_bytes(b"x" * 100_000)
+    (closed / "sparse").touch()
+    os.truncate(closed / "sparse", 1 << 30)
+    closed.chmod(0)
+    try:
+        used = disk_usage(tmp_path, enough_bytes=NO_END)
+        assert 100_000 <= used < 200_000
+        assert closed.stat().st_mode & 0o777 == 0
+    finally:
+        closed.chmod(0o700)
+
+
+def test_usage_stops_once_it_is_enough(tmp_path: Path) -> None:
+    for name in "abc":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_bytes(b"x" * 100_000)
+    assert 1000 < disk_usage(tmp_path, enough_bytes=1000) < 200_000
+
+
+def test_usage_of_a_deep_tree_holds_few_descriptors(tmp_path: Path) -> None:
+    make_deep(tmp_path, 2000)
+    before = open_descriptors()
+    assert disk_usage(tmp_path, enough_bytes=NO_END) > 0
+    assert open_descriptors() == before
+    remove_tree(tmp_path / "d")
