@@ -108,7 +108,13 @@ async def test_priority_goes_first_and_equals_in_their_order(world: World) -> No
         for _ in range(3):
             await front.rooms.desk.release(current.id, owner=OWNER)
             with anyio.fail_after(10):
-                while not (new := [n for n in waiting if n not in served and front.tenancy(waiting[n]).settled.is_set()]):
+                while not (
+                    new := [
+                        n
+                        for n in waiting
+                        if n not in served and front.tenancy(waiting[n]).settled.is_set()
+                    ]
+                ):
                     await anyio.sleep(0.01)
             served += new
             current = waiting[new[0]]

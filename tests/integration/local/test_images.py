@@ -1,4 +1,4 @@
-"""A box from an unpacked image: its root may change everything in it, and the image stays as it is."""
+"""A box from an unpacked image: its root may change all of it, and the image stays as it is."""
 
 from __future__ import annotations
 

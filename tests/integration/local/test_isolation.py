@@ -6,6 +6,7 @@ Probes of the host's files open them for writing and never write.
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import anyio
@@ -51,7 +52,8 @@ async def test_the_kernels_switches_do_not_open_for_writing(
     run: Run, python: str, switch: str
 ) -> None:
     said = await run(f"{python} -c 'import os; os.open(\"/proc/sys/{switch}\", os.O_WRONLY)'")
-    assert "Read-only file system" in said or "Permission denied" in said
+    refusals = ("Read-only file system", "Permission denied", "No such file")
+    assert any(refusal in said for refusal in refusals)
 
 
 async def test_other_switches_of_the_kernel_do_not_open_either(run: Run, python: str) -> None:
@@ -119,8 +121,6 @@ async def test_nothing_of_the_host_is_seen_but_programs_and_settings(
 
 def python_homes() -> set[str]:
     """Top directories that lead to the daemon's own Python."""
-    import sys
-
     return {Path(prefix).parts[1] for prefix in (sys.prefix, sys.base_prefix)}
 
 
@@ -138,7 +138,7 @@ async def test_processes_of_the_host_are_not_there(run: Run) -> None:
 async def test_the_first_process_cannot_be_killed_from_inside(
     run: Run, backend: LocalBackend, box: BoxRef
 ) -> None:
-    await run("kill -9 1; kill -TERM 1; kill -SEGV 1; kill -STOP 1; true")
+    await run("n=1; while [ $n -le 64 ]; do kill -$n 1; n=$((n+1)); done; true")
     assert await run("echo alive") == "alive\n"
     assert await backend.look(box) is None
 
@@ -180,12 +180,11 @@ async def test_whoever_poses_as_the_guest_ends_the_sandbox(
         "c = s.socket(s.AF_UNIX); c.bind('/run/guest/s.sock'); c.listen(); "
         "print('posing', flush=True); time.sleep(60)"
     )
-    await sh(backend, box, f'{python} -c "{code}" & while ! [ -s up ]; do echo > up; done; sleep 1')
+    await sh(backend, box, f'{python} -c "{code}" > up & while ! [ -s up ]; do sleep 0.01; done')
     with anyio.fail_after(30):
         async with backend.watch() as deaths:
             with pytest.raises(SandboxdError) as caught:
-                while True:
-                    await anyio.aclose_forcefully(await backend.connect(box))
+                await backend.connect(box)
             death = await anext(deaths)
     assert (caught.value.code, caught.value.fault) == (ErrorCode.SANDBOX_LOST, Fault.AGENT)
     assert (death.fault, death.mask) == (Fault.AGENT, False)
@@ -208,8 +207,8 @@ async def test_what_is_written_stays_inside(run: Run) -> None:
     await run(
         f"echo x > /usr/{marker}; echo x > /etc/{marker}; echo x > /{marker}; rm -rf /etc/passwd"
     )
-    assert not any(Path(top, marker).exists() for top in ("/usr", "/etc", "/"))
-    assert Path("/etc/passwd").exists()
+    assert not any(os.path.exists(f"{top}/{marker}") for top in ("/usr", "/etc", ""))
+    assert os.path.exists("/etc/passwd")
 
 
 async def test_boxes_do_not_see_each_other(backend: LocalBackend, box: BoxRef) -> None:
@@ -235,5 +234,5 @@ async def test_hidden_directories_count_as_disk(
 ) -> None:
     await run("mkdir d && head -c 3000000 /dev/zero > d/f && sync && chmod 0 d")
     with anyio.fail_after(30):
-        while ((await backend.read(box)).disk_bytes or 0) < 3_000_000:
+        while ((await backend.read(box)).disk_bytes or 0) < 3_000_000:  # noqa: ASYNC110
             await anyio.sleep(0.05)

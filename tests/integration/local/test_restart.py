@@ -64,7 +64,7 @@ async def test_a_box_that_died_while_nobody_looked_is_told_dead(settings: LocalS
             box = await first.make(order())
         os.kill(int(box.details["pid"]), signal.SIGKILL)
         async with open_local(settings) as second:
-            while (death := await second.look(box)) is None:
+            while (death := await second.look(box)) is None:  # noqa: ASYNC110
                 await anyio.sleep(0.01)
             assert death.mask
             (owned,) = await second.list_owned()
@@ -94,21 +94,16 @@ async def test_another_process_with_the_same_pid_is_not_the_box(settings: LocalS
 async def test_a_daemon_killed_while_it_makes_leaves_only_what_is_found(
     settings: LocalSettings, after: int
 ) -> None:
-    daemon = subprocess.Popen(
-        [sys.executable, "-c", ENDLESS, str(settings.state_dir), settings.installation],
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    assert daemon.stdout is not None
+    daemon = start_endless(settings)
     try:
         for _ in range(after):
-            assert await anyio.to_thread.run_sync(daemon.stdout.readline)
+            assert await anyio.to_thread.run_sync(daemon.stdout.readline)  # type: ignore[union-attr]
         if not after:
             await a_box_begins(settings)
     finally:
         daemon.kill()
         daemon.wait()
-        daemon.stdout.close()
+        daemon.stdout.close()  # type: ignore[union-attr]
     with anyio.fail_after(60):
         async with open_local(settings) as second:
             owned = await second.list_owned()
@@ -118,9 +113,17 @@ async def test_a_daemon_killed_while_it_makes_leaves_only_what_is_found(
     assert_nothing_left(settings)
 
 
+def start_endless(settings: LocalSettings) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-c", ENDLESS, str(settings.state_dir), settings.installation],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+
+
 async def a_box_begins(settings: LocalSettings) -> None:
     with anyio.fail_after(15):
-        while not any((settings.state_dir / "boxes").glob("box-*/box.json")):
+        while not any((settings.state_dir / "boxes").glob("box-*/box.json")):  # noqa: ASYNC110
             await anyio.sleep(0.001)
 
 

@@ -38,7 +38,7 @@ def verdict(machine: Architecture, number: int, *arguments: int, audit: int | No
             case 0x05:
                 at += k
             case 0x06:
-                return k
+                return int(k)
             case _:
                 raise AssertionError(hex(code))
 
