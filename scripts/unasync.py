@@ -52,7 +52,13 @@ _KEYWORDS = [
 
 _WIRE = Twin(
     files={Path("sandboxd/wire/http1.py"): Path("sandboxd/wire/http1_sync.py")},
-    substitutions=[*_KEYWORDS, (r"\bAsync(Stream|Response|Connection)\b", r"\1")],
+    substitutions=[
+        *_KEYWORDS,
+        (r"\bAsync(Stream|Response|Connection)\b", r"\1"),
+        (r"\b__aiter__\b", r"__iter__"),
+        (r"\b__anext__\b", r"__next__"),
+        (r"\bStopAsyncIteration\b", r"StopIteration"),
+    ],
 )
 
 _CLIENT = Path("client/sandboxd_client")

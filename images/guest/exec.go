@@ -1,11 +1,9 @@
 package main
 
 import (
-	"runtime"
 	"sync"
 	"syscall"
 	"time"
-	"unsafe"
 
 	"guest/early"
 )
@@ -169,10 +167,7 @@ func newLaunch(argv, env []string, cwd string, who account, settings *claim) (l 
 	l.dir = dir
 	l.setUser, l.uid, l.gid, l.groups = who.switched, uintptr(who.uid), uintptr(who.gid), who.groups
 	l.addRlimits(settings)
-	// The stack is the command's until it executes; the address stays good: the heap does not move.
-	stack := make([]byte, shimStackSize)
-	l.stackMemory = stack
-	l.stack = (uintptr(unsafe.Pointer(unsafe.SliceData(stack))) + shimStackSize) &^ 15
+	l.stacks = new([2][stackWords]uint64)
 	return l, "", ""
 }
 
@@ -222,7 +217,6 @@ func (g *guest) start(e *Exec, r *execRequest, settings *claim) {
 	}
 	e.oomBefore = g.limits.oomKills()
 	e.process, err = g.processes.start(l)
-	runtime.KeepAlive(l)
 	pipes.closeTheirs()
 	if err != nil {
 		pipes.closeOurs(e)

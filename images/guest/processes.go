@@ -20,6 +20,7 @@ type ending struct {
 // until the channel that announces them is closed.
 type process struct {
 	serial  uint64
+	launch  *launch // the shim's memory, until it is reaped
 	shimPID int
 	pid     int // of the main process
 
@@ -75,14 +76,12 @@ func newProcessTable() (*processTable, error) {
 // start forks the shim of l. What becomes of the command comes by p's channels. Fails with the errno
 // of the fork.
 func (t *processTable) start(l *launch) (*process, error) {
-	p := &process{started: make(chan struct{}), ended: make(chan struct{})}
+	p := &process{launch: l, started: make(chan struct{}), ended: make(chan struct{})}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.serial++
 	p.serial, l.serial, l.statusFD = t.serial, t.serial, uintptr(t.writeFD)
-	current = l
-	pid, errno := forkShim()
-	current = nil
+	pid, errno := startShim(l)
 	if errno != 0 {
 		return nil, errno
 	}
@@ -133,6 +132,7 @@ func (t *processTable) take(r *record) {
 	}
 	switch r.Kind {
 	case recordStarted:
+		p.launch.argv, p.launch.envv, p.launch.paths = nil, nil, nil
 		p.pid, p.failedAt, p.errno = int(r.PID), r.Stage, syscall.Errno(r.Errno)
 		if p.failedAt == stageNone {
 			t.byMain[p.pid] = p
@@ -205,6 +205,7 @@ func (t *processTable) reaped(pid int, status syscall.WaitStatus) {
 
 func (t *processTable) shimEnded(p *process) {
 	p.shimGone = true
+	p.launch = nil
 	delete(t.byShim, p.shimPID)
 	delete(t.bySerial, p.serial)
 	select {

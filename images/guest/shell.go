@@ -2,7 +2,6 @@ package main
 
 import (
 	"os"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -237,7 +236,6 @@ func (s *shell) launch(l *launch) (err error) {
 	s.pumps = [2]*pump{newPump(ours[1], nil), newPump(ours[2], nil)}
 	statusFile := os.NewFile(uintptr(ours[3]), "status")
 	s.process, err = s.guest.processes.start(l)
-	runtime.KeepAlive(l)
 	if err != nil {
 		statusFile.Close()
 		s.program.Close()

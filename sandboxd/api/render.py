@@ -175,16 +175,27 @@ def _without_broken_start(data: bytes) -> bytes:
     return data[start:]
 
 
+def _exact_text(data: bytes) -> str | None:
+    """The piece as text, where that is what it is; None for bytes, which travel in base64."""
+    if b"\0" in data:
+        return None  # it may decode, but JSON would spend six characters on each
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return None
+
+
 def event_line(event: OutputEvent | KeepAlive, *, encoding: Encoding = "text") -> bytes:
     """One line of NDJSON."""
     body: dict[str, Any]
     match event:
         case Piece(stream=stream, seq=seq, offset=offset, data=data):
             body = {"seq": seq, "type": stream, "stream": stream, "offset": offset}
-            if encoding == "base64":
+            text = None if encoding == "base64" else _exact_text(data)
+            if text is None:
                 body["data_b64"] = b64encode(data).decode()
             else:
-                body["data"] = data.decode(errors="replace")
+                body["data"] = text
         case Gap(stream=stream, seq=seq, offset=offset, size=size):
             body = {"seq": seq, "type": "gap", "stream": stream, "offset": offset, "bytes": size}
         case Started(seq=seq, started_at=started_at):

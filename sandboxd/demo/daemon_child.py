@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import signal
 import sys
 
@@ -19,6 +20,14 @@ def end_with_parent(parent: int) -> None:
         sys.exit(1)  # it died before the kernel knew
 
 
+def run(parent: int, place: str, argv: list[str]) -> int:
+    """Serve; take our folder away ourselves where the parent is no more to do so."""
+    end_with_parent(parent)
+    code = main(["serve", "--ephemeral", *argv])
+    if os.getppid() != parent:
+        shutil.rmtree(place, ignore_errors=True)
+    return code
+
+
 if __name__ == "__main__":
-    end_with_parent(int(sys.argv[1]))
-    sys.exit(main(["serve", "--ephemeral", *sys.argv[2:]]))
+    sys.exit(run(int(sys.argv[1]), sys.argv[2], sys.argv[3:]))

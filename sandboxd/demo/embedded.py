@@ -59,7 +59,7 @@ async def embedded_daemon(
         path.write_text(config)
         process = await anyio.open_process(
             [
-                *(sys.executable, "-m", "sandboxd.demo.daemon_child", str(os.getpid())),
+                *(sys.executable, "-m", "sandboxd.demo.daemon_child", str(os.getpid()), str(place)),
                 *("--config", str(path), "--port", "0"),
                 *("--backend", backend, "--state-dir", str(state_dir)),
             ],

@@ -142,7 +142,8 @@ class Guest:
         self, exec_id: str, *, after: int | None = None, offsets: tuple[int, int] | None = None
     ) -> AsyncIterator[Attachment]:
         """Follow a command live: after the piece numbered `after`, or from byte offsets
-        (stdout, stderr), or from its start. Leaving lets it run on."""
+        (stdout, stderr), or from its start. Leaving lets it run on.
+        """
         query = ""
         if after is not None:
             query = f"?after={after}"
@@ -191,8 +192,13 @@ class Guest:
 
 
 def _exec(exec_id: str) -> str:
-    return "/v1/execs/" + quote(exec_id, safe="")
+    return "/v1/execs/" + _segment(exec_id)
 
 
 def _shell(shell_id: str) -> str:
-    return "/v1/shells/" + quote(shell_id, safe="")
+    return "/v1/shells/" + _segment(shell_id)
+
+
+def _segment(name: str) -> str:
+    # `.` and `..` are ids too, and would be cleaned out of a path if they stood there as they are.
+    return name.replace(".", "%2E") if name in {".", ".."} else quote(name, safe="")

@@ -1,4 +1,4 @@
-"""Reading JSON of a peer that is not trusted: each field with its type and bound, or `GuestLost`."""
+"""Reading JSON of a peer that is not trusted: every field has a type and a bound."""
 
 from __future__ import annotations
 

@@ -19,14 +19,15 @@ _MAX_ERROR_BYTES = 1 << 16
 _MAX_DETAIL_CHARS = 4000
 _MAX_IDLE = 2
 _IDLE_LIFE_S = 30.0
+_SLICE_BYTES = 1 << 17
 
 Connect = Callable[[], Awaitable[ByteStream]]
 
 
 class GuestLost(Exception):
-    """The line to the guest broke, or the guest spoke nonsense. Whether its box lives is another
-    question, for the backend's `look`.
+    """The line to the guest broke, or the guest spoke nonsense.
 
+    Whether its box lives is another question, for the backend's `look`.
     sent: False means that the request certainly had no effect.
     """
 
@@ -145,11 +146,13 @@ class Line:
 
         The caller gives the connection back to `keep` or `drop`. Raises as `call`.
         """
+        headers = [*self._headers, *(headers or ())]
+        if isinstance(body, bytes) and len(body) > _SLICE_BYTES:
+            headers.append((b"content-length", b"%d" % len(body)))
+            body = _Slices(body)
         connection = await self._fresh(None)
         try:
-            response = await connection.request(
-                method, target, [*self._headers, *(headers or ())], body
-            )
+            response = await connection.request(method, target, headers, body)
             if response.status >= 400:
                 raise guest_failure(await response.read(limit=_MAX_ERROR_BYTES))
         except ConnectionLost as error:
@@ -231,6 +234,19 @@ class Line:
         if response.status >= 400:
             raise guest_failure(data)
         return Answer(response.status, response.headers, data)
+
+
+class _Slices(AsyncIterator[bytes]):
+    """A long body in pieces: a refusal that comes before its end is then read, not lost."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = memoryview(body)
+
+    async def __anext__(self) -> bytes:
+        if not self._body:
+            raise StopAsyncIteration
+        piece, self._body = self._body[:_SLICE_BYTES], self._body[_SLICE_BYTES:]
+        return bytes(piece)
 
 
 async def drop(connection: AsyncConnection) -> None:

@@ -9,12 +9,13 @@ callers bound every wait. `http1_sync.py` is generated from it by `scripts/unasy
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Protocol, Self
 
 import h11
 
 _READ_BYTES = 65536
 _MAX_HEAD_BYTES = 65536
+_PIECE_BYTES = 1 << 18
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -95,6 +96,25 @@ class Response:
         return b"".join(pieces)
 
 
+class _Pieces:
+    """A large body piece by piece, so that each wait is bounded and an early answer to it is seen."""
+
+    __slots__ = ("_body", "_start")
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+        self._start = 0
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> bytes:
+        start, self._start = self._start, self._start + _PIECE_BYTES
+        if start >= len(self._body):
+            raise StopIteration
+        return self._body[start : self._start]
+
+
 class Connection:
     """One request at a time; reusable while `idle`."""
 
@@ -126,9 +146,11 @@ class Connection:
         closed). Cancelled: the connection must be closed by the caller.
         """
         self.requests += 1
-        pieces = None
+        pieces: Iterator[bytes] | None = None
         if isinstance(body, bytes):
             headers = [*headers, (b"content-length", b"%d" % len(body))]
+            if len(body) > _PIECE_BYTES:
+                pieces = _Pieces(body)
         elif body is not None:
             pieces = body
         elif method in {"POST", "PUT", "PATCH"}:
@@ -136,7 +158,7 @@ class Connection:
         sent = False
         try:
             head = self._h11.send(h11.Request(method=method, target=target, headers=headers)) or b""
-            if isinstance(body, bytes) and body:
+            if isinstance(body, bytes) and body and pieces is None:
                 head += self._h11.send(h11.Data(data=body)) or b""
             if pieces is None:
                 head += self._h11.send(h11.EndOfMessage()) or b""

@@ -40,11 +40,12 @@ class House:
     client: AsyncSandboxd
 
     async def wait_for_stock(self, template: str, ready: int, *, within_s: float = 60) -> None:
-        """Wait until the pool has so many in stock. Raises TimeoutError."""
+        """Wait until the pool has so many in stock and nothing else to do. Raises TimeoutError."""
         with anyio.fail_after(within_s):
             while True:
                 pools = {pool.template: pool for pool in await self.client.pools()}
-                if pools[template].ready >= ready:
+                pool = pools[template]
+                if pool.ready >= ready and not pool.making and not pool.disposing:
                     return
                 await anyio.sleep(0.02)
 

@@ -101,7 +101,7 @@ async def warm_lease(house: House) -> list[Figure]:
     """A lease from stock."""
     times: list[float] = []
     while len(times) < 50:
-        await house.wait_for_stock("warm", 1)
+        await house.wait_for_stock("warm", 8)
         start = time.perf_counter()
         sandbox = await house.client.lease("warm")
         elapsed_ms = (time.perf_counter() - start) * 1000
@@ -140,10 +140,10 @@ async def idle(house: House) -> list[Figure]:
     daemon = house.daemon.pid
     below = processes.descendants(daemon)
     guests = processes.named(below, "sandbox-guest")
-    everything = [daemon, *below]
-    before = processes.cpu_s(everything)
+    before_daemon, before_below = processes.cpu_s([daemon]), processes.cpu_s(below)
     await anyio.sleep(_IDLE_WATCH_S)
-    percent = 100 * (processes.cpu_s(everything) - before) / _IDLE_WATCH_S
+    daemon_percent = 100 * (processes.cpu_s([daemon]) - before_daemon) / _IDLE_WATCH_S
+    below_percent = 100 * (processes.cpu_s(below) - before_below) / _IDLE_WATCH_S
     guest_mb = max((processes.rss_mb(pid) for pid in guests), default=float("nan"))
     many = f"{len(guests)} idle sandboxes"
     return [
@@ -151,7 +151,14 @@ async def idle(house: House) -> list[Figure]:
         Figure(
             name=f"{many}: daemon", value=processes.rss_mb(daemon), unit="MB", at_least=250, aim=125
         ),
-        Figure(name=f"{many}: CPU", value=percent, unit="% of a core", at_least=5, aim=2.5),
+        Figure(
+            name=f"{many}: CPU",
+            value=daemon_percent + below_percent,
+            unit="% of a core",
+            at_least=5,
+            aim=2.5,
+            against=f"daemon {daemon_percent:.1f}, sandboxes {below_percent:.1f}",
+        ),
     ]
 
 

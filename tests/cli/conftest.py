@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import PIPE
 
 import anyio
 import pytest
@@ -44,9 +45,9 @@ class Program:
         return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
 
     @asynccontextmanager
-    async def running(self, *argv: str) -> AsyncIterator[Process]:
+    async def running(self, *argv: str, stdout: int = PIPE) -> AsyncIterator[Process]:
         """Start it; killed at the end if it still runs."""
-        process = await anyio.open_process(self._argv(*argv), env=self._env())
+        process = await anyio.open_process(self._argv(*argv), env=self._env(), stdout=stdout)
         try:
             yield process
         finally:

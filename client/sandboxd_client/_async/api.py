@@ -26,6 +26,7 @@ PATIENCE_S = (
 
 _MOST_JSON_BYTES = 256 << 20  # both streams of a command at a generous output limit
 _MOST_PROBLEM_BYTES = 1 << 20
+_MOST_BYTES = 1 << 40  # as much as memory holds: the caller asked for all of it
 
 
 class AsyncApi:
@@ -54,7 +55,7 @@ class AsyncApi:
                 await exchange.aclose()
             return _object(body)
 
-        return await self._trying(call, once, deadline=deadline)
+        return await self.trying(call, once, deadline=deadline)
 
     async def open(self, call: Call, *, body: AsyncBody | None = None) -> AsyncExchange:
         """The answer to a call, its body yet to be read; close it.
@@ -65,7 +66,19 @@ class AsyncApi:
         async def once() -> AsyncExchange:
             return await self._begin(call, body)
 
-        return await self._trying(call, once, deadline=None)
+        return await self.trying(call, once)
+
+    async def read(self, call: Call) -> tuple[bytes, AsyncResponse]:
+        """A whole body, and the head it came with. What is cut is read again from its start."""
+
+        async def once() -> tuple[bytes, AsyncResponse]:
+            exchange = await self._begin(call, None)
+            try:
+                return await exchange.response.read(limit=_MOST_BYTES), exchange.response
+            finally:
+                await exchange.aclose()
+
+        return await self.trying(call, once)
 
     async def send(self, call: Call, *, body: AsyncBody) -> dict[str, Any]:
         """Like `json`, for a body in pieces."""
@@ -77,15 +90,19 @@ class AsyncApi:
             finally:
                 await exchange.aclose()
 
-        return await self._trying(call, once, deadline=None)
+        return await self.trying(call, once)
 
     async def aclose(self) -> None:
         """Close the connections at rest."""
         await self._transport.aclose()
 
-    async def _trying(
-        self, call: Call, once: Callable[[], Awaitable[T]], *, deadline: float | None
+    async def trying(
+        self, call: Call, once: Callable[[], Awaitable[T]], *, deadline: float | None = None
     ) -> T:
+        """Do `once()` until it works, while it fails with what passes and may be tried again.
+
+        call: what it sends. deadline: by default `patience_s` from now. Raises the typed error.
+        """
         if deadline is None:
             deadline = runtime.now() + self.patience_s
         patience = Patience(deadline=deadline)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any, Literal
 
 from sandboxd_client._async.api import AsyncApi
 from sandboxd_client._async.streaming import follow_events
-from sandboxd_client._core.calls import ROUND_S, Call, encode, path_of
+from sandboxd_client._core.calls import ROUND_S, Call, encode, path_of, silence_for
 from sandboxd_client._core.fields import needed
 from sandboxd_client._runtime import aio as runtime
 from sandboxd_client.errors import ApiUnreachable
@@ -15,7 +15,6 @@ from sandboxd_client.events import ExecEvent
 from sandboxd_client.results import ExecResult
 
 _STDIN_PIECE_BYTES = 1 << 20
-_MOST_OUTPUT_BYTES = 1 << 30
 
 
 class AsyncProcess:
@@ -84,8 +83,11 @@ class AsyncProcess:
         """Kill the whole tree of it. False if it had ended already."""
         return await self.signal("KILL")
 
-    def events(self, *, after: int = 0) -> AsyncIterator[ExecEvent]:
-        """Its events after the number `after`, each once, until `Ended`; survives cut lines."""
+    def events(self, *, after: int = 0) -> AsyncGenerator[ExecEvent, None]:
+        """Its events after the number `after`, each once, until `Ended`; survives cut lines.
+
+        To leave early, use `aclosing`.
+        """
         return follow_events(
             self._api, first=None, events_path=path_of(*self._parts, "events"), after=after
         )
@@ -105,12 +107,10 @@ class AsyncProcess:
         """
         query = {"stream": stream, "offset": offset, "limit": limit, "wait_s": wait_s}
         path = path_of(*self._parts, "output", query=query)
-        exchange = await self._api.open(Call(method="GET", path=path, accept="*/*", safe=True))
-        try:
-            data = await exchange.response.read(limit=_MOST_OUTPUT_BYTES)
-        finally:
-            await exchange.aclose()
-        told = exchange.response.header(b"x-next-offset")
+        silence_s = silence_for(wait_s)
+        call = Call(method="GET", path=path, accept="*/*", safe=True, silence_s=silence_s)
+        data, head = await self._api.read(call)
+        told = head.header(b"x-next-offset")
         return data, int(told) if told else offset + len(data)
 
     async def _get(self, *, wait_s: float | None, binary: bool) -> ExecResult:

@@ -34,6 +34,11 @@ class Call:
     silence_s: float = SILENCE_S
 
 
+def silence_for(wait_s: float | None) -> float:
+    """How long a line may be silent that was asked to wait so long for an answer."""
+    return SILENCE_S + (wait_s or 0.0)
+
+
 def path_of(*parts: str, query: Query | None = None) -> str:
     """A path of escaped parts; query values of None are left out, sequences are repeated."""
     path = "/v1/" + "/".join(quote(part, safe="") for part in parts)

@@ -37,6 +37,13 @@ def file_pieces(path: Path) -> Iterator[bytes]:
             yield piece
 
 
+def store(source: Readable, path: Path) -> None:
+    """Write all of `source` to a file, anew. Raises OSError."""
+    with path.open("wb") as file:
+        while piece := source.read(_PIECE_BYTES):
+            file.write(piece)
+
+
 def tar_pieces(root: Path) -> Iterator[bytes]:
     """The contents of a directory as a tar stream, in pieces of about 1 MiB; names relative to it.
 

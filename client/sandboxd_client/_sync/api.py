@@ -28,6 +28,7 @@ PATIENCE_S = (
 
 _MOST_JSON_BYTES = 256 << 20  # both streams of a command at a generous output limit
 _MOST_PROBLEM_BYTES = 1 << 20
+_MOST_BYTES = 1 << 40  # as much as memory holds: the caller asked for all of it
 
 
 class Api:
@@ -56,7 +57,7 @@ class Api:
                 exchange.close()
             return _object(body)
 
-        return self._trying(call, once, deadline=deadline)
+        return self.trying(call, once, deadline=deadline)
 
     def open(self, call: Call, *, body: Body | None = None) -> Exchange:
         """The answer to a call, its body yet to be read; close it.
@@ -67,7 +68,19 @@ class Api:
         def once() -> Exchange:
             return self._begin(call, body)
 
-        return self._trying(call, once, deadline=None)
+        return self.trying(call, once)
+
+    def read(self, call: Call) -> tuple[bytes, Response]:
+        """A whole body, and the head it came with. What is cut is read again from its start."""
+
+        def once() -> tuple[bytes, Response]:
+            exchange = self._begin(call, None)
+            try:
+                return exchange.response.read(limit=_MOST_BYTES), exchange.response
+            finally:
+                exchange.close()
+
+        return self.trying(call, once)
 
     def send(self, call: Call, *, body: Body) -> dict[str, Any]:
         """Like `json`, for a body in pieces."""
@@ -79,13 +92,17 @@ class Api:
             finally:
                 exchange.close()
 
-        return self._trying(call, once, deadline=None)
+        return self.trying(call, once)
 
     def close(self) -> None:
         """Close the connections at rest."""
         self._transport.close()
 
-    def _trying(self, call: Call, once: Callable[[], T], *, deadline: float | None) -> T:
+    def trying(self, call: Call, once: Callable[[], T], *, deadline: float | None = None) -> T:
+        """Do `once()` until it works, while it fails with what passes and may be tried again.
+
+        call: what it sends. deadline: by default `patience_s` from now. Raises the typed error.
+        """
         if deadline is None:
             deadline = runtime.now() + self.patience_s
         patience = Patience(deadline=deadline)

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from sandboxd.wire.http1_sync import ConnectionLost
-from sandboxd_client._core.calls import Call, encode, path_of
+from sandboxd_client._core.calls import Call, Query, encode, path_of
 from sandboxd_client._core.fields import needed
-from sandboxd_client._core.tarballs import file_pieces, tar_pieces, unpack
+from sandboxd_client._core.tarballs import file_pieces, store, tar_pieces, unpack
 from sandboxd_client._runtime import sio as runtime
 from sandboxd_client._sync.api import Api, unreachable
-from sandboxd_client._sync.transport import Body, Exchange
+from sandboxd_client._sync.transport import Body
 from sandboxd_client.errors import FileNotFound
 from sandboxd_client.records import FileInfo
 
@@ -41,11 +41,9 @@ class Files:
         self, path: str, *, offset: int = 0, limit: int | None = None, user: str | None = None
     ) -> bytes:
         """A file's bytes, from `offset` on and at most `limit`. Raises FileNotFound and its kin."""
-        chunks = self.read_chunks(path, offset=offset, limit=limit, user=user)
-        try:
-            return b"".join(list(chunks))
-        finally:
-            chunks.close()
+        query = {"path": path, "offset": offset or None, "limit": limit, "user": user}
+        data, _ = self._api.read(self._get(query))
+        return data
 
     def read_text(self, path: str, *, user: str | None = None) -> str:
         """A file as UTF-8 text, line ends kept. Raises UnicodeDecodeError with the offset."""
@@ -54,25 +52,20 @@ class Files:
     def read_chunks(
         self, path: str, *, offset: int = 0, limit: int | None = None, user: str | None = None
     ) -> Generator[bytes, None, None]:
-        """A file in chunks as they arrive, in bounded memory; a cut is taken up where it broke.
+        """A file in chunks as they arrive, in bounded memory.
 
-        Raises FileNotFound and its kin, ApiUnreachable if it breaks without any progress.
+        Raises FileNotFound and its kin, ApiUnreachable where the line is cut: the file may have
+        changed by now, so its halves are not put together. To leave early, use `aclosing`.
         """
-        done = 0
-        while True:
-            left = None if limit is None else limit - done
-            before = done
-            exchange = self._open(path, offset=offset + done, limit=left, user=user)
-            try:
-                while chunk := exchange.response.next_chunk():
-                    done += len(chunk)
-                    yield chunk
-                return
-            except ConnectionLost as lost:
-                if done == before:
-                    raise unreachable(lost) from lost
-            finally:
-                exchange.close()
+        query = {"path": path, "offset": offset or None, "limit": limit, "user": user}
+        exchange = self._api.open(self._get(query))
+        try:
+            while chunk := exchange.response.next_chunk():
+                yield chunk
+        except ConnectionLost as lost:
+            raise unreachable(lost) from lost
+        finally:
+            exchange.close()
 
     def write(
         self, path: str, content: Content, *, mode: int | None = None, user: str | None = None
@@ -180,15 +173,18 @@ class Files:
         if seen.type != "directory":
             self._download_file(remote, _place(local, seen.name), user=user)
             return
-        path = path_of(*self._root, "archive", query={"path": remote, "user": user})
+        query = {"path": remote, "user": user}
+        path = path_of(*self._root, "archive", query=query)
         call = Call(method="GET", path=path, accept="application/x-tar", safe=True)
-        exchange = self._api.open(call)
-        try:
-            runtime.pour(exchange.response.next_chunk, lambda r: unpack(r, Path(local)))
-        except ConnectionLost as lost:
-            raise unreachable(lost) from lost
-        finally:
-            exchange.close()
+
+        def once() -> None:
+            exchange = self._api.open(call)
+            try:
+                runtime.pour(exchange.response.next_chunk, lambda r: unpack(r, Path(local)))
+            finally:
+                exchange.close()
+
+        self._api.trying(call, once)
 
     def _upload_file(self, source: Path, remote: str, *, user: str | None) -> None:
         mode = (runtime.in_thread(source.stat)).st_mode & 0o777
@@ -198,19 +194,27 @@ class Files:
         self._api.send(call, body=lambda: runtime.Pieces(file_pieces(source)))
 
     def _download_file(self, remote: str, target: Path, *, user: str | None) -> None:
-        file = runtime.in_thread(target.open, "wb")
-        chunks = self.read_chunks(remote, user=user)
-        try:
-            for chunk in chunks:
-                runtime.in_thread(file.write, chunk)
-        finally:
-            file.close()
-            chunks.close()
+        """Whole or not at all: what is half-way lies beside the target, and is removed if it fails."""
+        call = self._get({"path": remote, "user": user})
+        part = target.with_name(f".{target.name}.part")
 
-    def _open(self, path: str, *, offset: int, limit: int | None, user: str | None) -> Exchange:
-        query = {"path": path, "offset": offset or None, "limit": limit, "user": user}
-        call = Call(method="GET", path=path_of(*self._root, query=query), accept="*/*", safe=True)
-        return self._api.open(call)
+        def once() -> None:
+            exchange = self._api.open(call)
+            try:
+                runtime.pour(exchange.response.next_chunk, lambda r: store(r, part))
+            finally:
+                exchange.close()
+
+        try:
+            self._api.trying(call, once)
+            runtime.in_thread(part.replace, target)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+
+    def _get(self, query: Query) -> Call:
+        path = path_of(*self._root, query=query)
+        return Call(method="GET", path=path, accept="*/*", safe=True)
 
     def _post(self, verb: str, **body: Any) -> FileInfo:
         given = {name: value for name, value in body.items() if value is not None}

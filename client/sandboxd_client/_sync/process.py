@@ -4,10 +4,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any, Literal
 
-from sandboxd_client._core.calls import ROUND_S, Call, encode, path_of
+from sandboxd_client._core.calls import ROUND_S, Call, encode, path_of, silence_for
 from sandboxd_client._core.fields import needed
 from sandboxd_client._runtime import sio as runtime
 from sandboxd_client._sync.api import Api
@@ -17,7 +17,6 @@ from sandboxd_client.events import ExecEvent
 from sandboxd_client.results import ExecResult
 
 _STDIN_PIECE_BYTES = 1 << 20
-_MOST_OUTPUT_BYTES = 1 << 30
 
 
 class Process:
@@ -86,8 +85,11 @@ class Process:
         """Kill the whole tree of it. False if it had ended already."""
         return self.signal("KILL")
 
-    def events(self, *, after: int = 0) -> Iterator[ExecEvent]:
-        """Its events after the number `after`, each once, until `Ended`; survives cut lines."""
+    def events(self, *, after: int = 0) -> Generator[ExecEvent, None, None]:
+        """Its events after the number `after`, each once, until `Ended`; survives cut lines.
+
+        To leave early, use `aclosing`.
+        """
         return follow_events(
             self._api, first=None, events_path=path_of(*self._parts, "events"), after=after
         )
@@ -107,12 +109,10 @@ class Process:
         """
         query = {"stream": stream, "offset": offset, "limit": limit, "wait_s": wait_s}
         path = path_of(*self._parts, "output", query=query)
-        exchange = self._api.open(Call(method="GET", path=path, accept="*/*", safe=True))
-        try:
-            data = exchange.response.read(limit=_MOST_OUTPUT_BYTES)
-        finally:
-            exchange.close()
-        told = exchange.response.header(b"x-next-offset")
+        silence_s = silence_for(wait_s)
+        call = Call(method="GET", path=path, accept="*/*", safe=True, silence_s=silence_s)
+        data, head = self._api.read(call)
+        told = head.header(b"x-next-offset")
         return data, int(told) if told else offset + len(data)
 
     def _get(self, *, wait_s: float | None, binary: bool) -> ExecResult:

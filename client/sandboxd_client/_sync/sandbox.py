@@ -4,11 +4,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack
 
-from sandboxd_client._core.calls import ROUND_S, Call, encode, path_of
+from sandboxd_client._core.calls import ROUND_S, Call, encode, path_of, silence_for
 from sandboxd_client._core.fields import needed
 from sandboxd_client._core.ids import fresh_id
 from sandboxd_client._sync.api import Api
@@ -71,16 +71,19 @@ class Sandbox:
             binary=binary,
         )
 
-    def stream(self, cmd: Cmd, **options: Unpack[CommandOptions]) -> Iterator[ExecEvent]:
+    def stream(
+        self, cmd: Cmd, **options: Unpack[CommandOptions]
+    ) -> Generator[ExecEvent, None, None]:
         """Run a command and yield its events as they happen: Started, Stdout, Stderr, Gap, Ended.
 
         The last one is Ended and has the result. A cut line is attached to again, each event
-        comes once. Raises the typed error where the sandbox failed: it never just stops.
+        comes once. Raises the typed error where the sandbox failed: it never just stops. To leave
+        early, use `aclosing`; the command runs on.
         """
         exec_id = options.get("exec_id") or fresh_id("exec")
         call = Call(
             method="POST",
-            path=path_of("sandboxes", self.id, "execs", query={"encoding": "base64"}),
+            path=path_of("sandboxes", self.id, "execs"),
             body=encode(command_body(cmd, options, exec_id=exec_id)),
             accept=NDJSON,
             safe=True,
@@ -125,7 +128,8 @@ class Sandbox:
         wait_s: wait that long for it to be leased or ended.
         """
         path = path_of("sandboxes", self.id, query={"wait_s": wait_s})
-        return SandboxInfo.from_json(self._api.json(Call(method="GET", path=path, safe=True)))
+        call = Call(method="GET", path=path, safe=True, silence_s=silence_for(wait_s))
+        return SandboxInfo.from_json(self._api.json(call))
 
     def renew(self, timeout_s: float | None = None) -> SandboxInfo:
         """Let the lease end `timeout_s` from now; None means as late as the template allows."""
@@ -143,7 +147,7 @@ class Sandbox:
         wait_s: wait that long until it is gone from the machine.
         """
         path = path_of("sandboxes", self.id, query={"wait_s": wait_s})
-        call = Call(method="DELETE", path=path, safe=True)
+        call = Call(method="DELETE", path=path, safe=True, silence_s=silence_for(wait_s))
         return SandboxInfo.from_json(self._api.json(call))
 
     def token(self, rights: Literal["use", "read"] = "use", *, ttl_s: float = 3600) -> SandboxToken:

@@ -76,7 +76,7 @@ def follow_events(
 def _attach(events_path: str, after: int) -> Call:
     return Call(
         method="GET",
-        path=f"{events_path}?encoding=base64" + (f"&after={after}" if after else ""),
+        path=f"{events_path}?after={after}" if after else events_path,
         accept=NDJSON,
         safe=True,
         silence_s=STREAM_SILENCE_S,

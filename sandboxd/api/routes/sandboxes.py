@@ -236,7 +236,9 @@ def _wish(body: LeaseBody, services: Services) -> LeaseWish:
                 f"{name} are not supported by this version",
                 details={"field": name},
             )
-    digest = hashlib.sha256(body.model_dump_json().encode()).hexdigest()
+    digest = ""
+    if body.idempotency_key is not None:
+        digest = hashlib.sha256(to_json(body, bytes_mode="base64")).hexdigest()
     return LeaseWish(
         template=body.template or "",
         image=body.image,
@@ -262,7 +264,7 @@ def _wish(body: LeaseBody, services: Services) -> LeaseWish:
         rollout_id=body.rollout_id,
         priority=body.priority,
         idempotency_key=body.idempotency_key,
-        body_digest=digest if body.idempotency_key is not None else "",
+        body_digest=digest,
     )
 
 

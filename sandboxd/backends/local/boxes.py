@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sandboxd.backends.local.kernel.processes import ProcessMark
+from sandboxd.backends.local.kernel.processes import ProcessMark, pids_naming
 from sandboxd.backends.local.kernel.trees import remove_tree
 from sandboxd.errors import SandboxdError
 from sandboxd.wire.codes import ErrorCode
@@ -103,6 +103,14 @@ class BoxShelf:
         if _BOX_ID.match(box_id) is None:
             raise SandboxdError(ErrorCode.BAD_REQUEST, f"{box_id!r} cannot name a box")
         return BoxPlaces(self.boxes_dir / box_id, self._run_dir / box_id)
+
+    def pids_naming(self, box_id: str) -> list[int]:
+        """The bubblewraps that were told to make this box: by the stage's paths or by ours."""
+        last = f"/{box_id}/run\0"
+        return [
+            *pids_naming(f"\0{self._run_dir}/", last),
+            *pids_naming(f"\0{self.boxes_dir}/", last),
+        ]
 
     def create(self, record: BoxRecord) -> BoxPlaces:
         """Label a new box and open its directory. Raises `conflict` if there is one already."""

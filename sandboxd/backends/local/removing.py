@@ -17,7 +17,6 @@ from sandboxd.backends.local.kernel.processes import (
     has_ended,
     kill,
     pid_namespace,
-    pids_naming,
 )
 from sandboxd.backends.local.launching.launcher import OuterBwrap
 from sandboxd.backends.local.living import LivingBox, Roster, reap
@@ -74,7 +73,7 @@ class Remover:
         """Pidfds of what still runs. Blocking."""
         status = self._shelf.status(box_id)
         # The outer bubblewrap last: killed first, it would leave the namespace to itself.
-        pids = pids_naming(f"/{box_id}/run")
+        pids = self._shelf.pids_naming(box_id)
         if status.pid is not None and status.pid_ns == pid_namespace(status.pid):
             pids.insert(0, status.pid)
         found = []
@@ -110,6 +109,11 @@ async def _end_all(pidfds: list[int]) -> None:
         for pidfd in pidfds:
             kill(pidfd)
             await ended(pidfd)
+    except PermissionError as error:
+        raise SandboxdError(
+            ErrorCode.BACKEND_UNAVAILABLE,
+            f"a process of the box belongs to another user: run as the user who made it ({error})",
+        ) from error
     finally:
         for pidfd in pidfds:
             os.close(pidfd)

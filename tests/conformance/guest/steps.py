@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import anyio
@@ -14,6 +15,11 @@ from sandboxd.model.ids import new_id
 from sandboxd.model.shell import ShellText
 
 PATIENCE_S = 10.0
+
+
+def seeded(size: int) -> bytes:
+    """The same bytes of every value each time."""
+    return Random(size).randbytes(size)  # noqa: S311
 
 
 def command(*argv: str, **options: Any) -> Command:

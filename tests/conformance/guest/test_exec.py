@@ -67,10 +67,15 @@ async def test_command_ends_with_its_main_process_though_a_child_holds_the_pipe(
         assert record.survivors
 
 
-@pytest.mark.parametrize(("program", "reason"), [("no-such-cmd-xyz", StartFailure.NOT_FOUND),
-                                                 ("/no/such/cmd", StartFailure.NOT_FOUND),
-                                                 ("/etc/hostname", StartFailure.NOT_EXECUTABLE),
-                                                 ("/etc", StartFailure.NOT_EXECUTABLE)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        ("no-such-cmd-xyz", StartFailure.NOT_FOUND),
+        ("/no/such/cmd", StartFailure.NOT_FOUND),
+        ("/etc/hostname", StartFailure.NOT_EXECUTABLE),
+        ("/etc", StartFailure.NOT_EXECUTABLE),
+    ],
+)
 async def test_what_cannot_be_started_says_why_and_has_no_code(
     guest: Guest, program: str, reason: StartFailure
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import AsyncIterator
-from random import Random
 
 import anyio
 import pytest
@@ -12,20 +11,20 @@ import pytest
 from sandboxd.errors import SandboxdError
 from sandboxd.guest import Guest
 from sandboxd.wire.codes import ErrorCode
-from tests.conformance.guest.steps import command, end_of, run, start
+from tests.conformance.guest.steps import command, end_of, run, seeded, start
 
 
 @pytest.mark.parametrize("size", [1, 65536, (1 << 20) - 1, 1 << 20, (1 << 20) + 1])
 async def test_input_given_with_the_command_arrives_whole(guest: Guest, size: int) -> None:
     """EX-06."""
-    data = Random(size).randbytes(size)
+    data = seeded(size)
     record = await run(guest, command("sha256sum", stdin=data))
     assert record.stdout.head.split()[0].decode() == hashlib.sha256(data).hexdigest()
 
 
 async def test_streamed_input_larger_than_any_buffer_arrives_whole(guest: Guest) -> None:
     """EX-06."""
-    piece = Random(1).randbytes(1 << 18)
+    piece = seeded(1 << 18)
     digest = hashlib.sha256()
 
     async def pieces() -> AsyncIterator[bytes]:
@@ -78,7 +77,7 @@ async def test_writer_that_waits_for_room_is_told_when_the_process_ends(guest: G
 
 async def test_input_through_an_attachment_reaches_the_command(guest: Guest) -> None:
     exec_id = await start(guest, command("sha256sum", stdin_open=True))
-    data = Random(2).randbytes(3 << 20)
+    data = seeded(3 << 20)
     with anyio.fail_after(15):
         async with guest.attach(exec_id) as attachment:
             await attachment.send_stdin(data)

@@ -112,6 +112,8 @@ class CgroupsV1:
         self._own = {name: _own_group(name, path) for name, path in hierarchies.items()}
         for path in self._parents.values():
             path.mkdir(exist_ok=True)
+            if not os.access(path, os.W_OK):
+                raise PermissionError(f"{path} is somebody else's")
 
     def create(self, name: str, resources: Resources) -> None:
         """Make a group in each hierarchy and set its limits."""

@@ -95,14 +95,15 @@ def has_ended(pidfd: int) -> bool:
     return bool(poller.poll(0))
 
 
-def pids_naming(text: str) -> list[int]:
-    """Processes whose command line has that text in it."""
-    wanted = text.encode()
+def pids_naming(*texts: str) -> list[int]:
+    """Processes whose command line has every one of those texts in it."""
+    wanted = [os.fsencode(text) for text in texts]
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
         with suppress(OSError):
-            if wanted in (entry / "cmdline").read_bytes():
+            words = (entry / "cmdline").read_bytes()
+            if all(text in words for text in wanted):
                 found.append(int(entry.name))
     return found

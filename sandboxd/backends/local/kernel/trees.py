@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -19,30 +19,56 @@ _MAX_DEPTH = 128  # descriptors that one walk may hold; what lies deeper is not 
 
 
 def disk_usage(top: Path, *, enough_bytes: int) -> int:
-    """Bytes that a tree takes on disk; stops counting once past `enough_bytes`. 0 if it is gone."""
+    """Bytes that a tree takes on disk; stops counting once past `enough_bytes`. 0 if it is gone.
+
+    A directory that its owner closed is opened while it is measured, and closed again.
+    """
     try:
         first = os.open(top, _DIRECTORY)
     except FileNotFoundError:
         return 0
     total = 0
-    stack = [first]
-    waiting: list[list[str]] = []
+    stack = [_Visit(first, None)]
     try:
         while stack:
-            if len(waiting) < len(stack):
-                size, directories = _measure(stack[-1])
+            visit = stack[-1]
+            if visit.waiting is None:
+                size, visit.waiting = _measure(visit.fd)
                 total += size
-                waiting.append(directories if len(stack) < _MAX_DEPTH else [])
-            if not waiting[-1] or total > enough_bytes:
-                waiting.pop()
-                os.close(stack.pop())
+            if not visit.waiting or total > enough_bytes or len(stack) > _MAX_DEPTH:
+                stack.pop().leave()
                 continue
             with suppress(OSError):
-                stack.append(_open_below(stack[-1], waiting[-1].pop()))
+                stack.append(_enter(visit.fd, visit.waiting.pop()))
     finally:
-        for fd in stack:
-            os.close(fd)
+        for visit in stack:
+            visit.leave()
     return total
+
+
+@dataclass(slots=True)
+class _Visit:
+    """A directory that a walk is in: its mode if that was changed, and the names still to enter."""
+
+    fd: int
+    mode: int | None
+    waiting: list[str] | None = None
+
+    def leave(self) -> None:
+        if self.mode is not None:
+            os.fchmod(self.fd, self.mode)
+        os.close(self.fd)
+
+
+def _enter(directory: int, name: str) -> _Visit:
+    try:
+        fd = os.open(name, _DIRECTORY, dir_fd=directory)
+        if os.access(f"/proc/self/fd/{fd}", os.X_OK, effective_ids=True):
+            return _Visit(fd, None)
+        os.close(fd)
+    except PermissionError:
+        pass
+    return _Visit(*_force_open(directory, name))
 
 
 def _measure(directory: int) -> tuple[int, list[str]]:
@@ -61,30 +87,17 @@ def _measure(directory: int) -> tuple[int, list[str]]:
     return total, directories
 
 
-def _open_below(directory: int, name: str) -> int:
-    """Open a directory to read, whatever its mode; a mode that was in the way is put back."""
-    try:
-        return os.open(name, _DIRECTORY, dir_fd=directory)
-    except PermissionError:
-        with _forced_open(directory, name, keep_mode=True) as fd:
-            return os.dup(fd)
+def _force_open(directory: int, name: str) -> tuple[int, int]:
+    """A directory of ours, opened after it was made passable; and the mode it had.
 
-
-@contextmanager
-def _forced_open(directory: int, name: str, *, keep_mode: bool) -> Iterator[int]:
-    """A directory of ours, opened after a change of mode. Raises OSError."""
+    Raises OSError.
+    """
     handle = os.open(name, _HANDLE, dir_fd=directory)
     try:
         itself = f"/proc/self/fd/{handle}"
         mode = stat.S_IMODE(os.fstat(handle).st_mode)
         os.chmod(itself, mode | stat.S_IRWXU)  # noqa: PTH101 - a descriptor, not a path
-        fd = os.open(itself, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            if keep_mode:
-                os.chmod(itself, mode)  # noqa: PTH101
-            yield fd
-        finally:
-            os.close(fd)
+        return os.open(itself, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), mode
     finally:
         os.close(handle)
 
@@ -114,8 +127,11 @@ def _directories(root: int) -> list[str]:
 
 
 def _remove_directory(root: int, name: str, *, serial: int) -> int:
-    with _forced_open(root, name, keep_mode=False) as directory:
+    directory, _ = _force_open(root, name)
+    try:
         serial = _empty(root, directory, serial=serial)
+    finally:
+        os.close(directory)
     os.rmdir(name, dir_fd=root)
     return serial
 
@@ -139,5 +155,5 @@ def _move_up(root: int, directory: int, name: str, *, serial: int) -> None:
         os.rename(name, new, src_dir_fd=directory, dst_dir_fd=root)
     except PermissionError:
         # To move a directory its owner must be able to write to it.
-        with _forced_open(directory, name, keep_mode=False):
-            os.rename(name, new, src_dir_fd=directory, dst_dir_fd=root)
+        os.close(_force_open(directory, name)[0])
+        os.rename(name, new, src_dir_fd=directory, dst_dir_fd=root)
