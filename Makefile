@@ -39,7 +39,7 @@ test-go: setup
 	$(PY) scripts/build_guest.py -- test ./...
 
 test-long: setup ## the tests that take more than a few seconds each
-	$(PYTEST) -m "slow and not docker and not kubernetes" --timeout 600 $(ARGS) || [ $$? -eq 5 ]
+	$(PYTEST) -m "slow and not docker and not kubernetes" --timeout 600 -o faulthandler_timeout=900 $(ARGS) || [ $$? -eq 5 ]
 
 cover: setup ## which lines and branches no test has tried
 	$(PY) -m coverage erase

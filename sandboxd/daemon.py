@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 
 import anyio
@@ -114,7 +115,7 @@ class Daemon:
                 log.info("listening", url=url, backend=backend.name, pid=os.getpid())
                 await server.serve(sockets=[listener])
                 rooms.desk.granting.close()
-                left = await rooms.sweep() if self._ephemeral else 0
+                left = await rooms.clear() if self._ephemeral else 0
                 if left:
                     log.error("sweep.incomplete", boxes=left)
                 tasks.cancel_scope.cancel()
@@ -138,6 +139,8 @@ class Daemon:
             commands=rooms.commands,
             shells=rooms.shells,
             files=rooms.files,
+            sweeper=rooms.sweeper,
+            clear=partial(rooms.clear, reopen=True),
             templates=self._settings.templates,
             auth=Auth(_keys(self._settings), tokens=tokens),
             tokens=tokens,

@@ -26,6 +26,7 @@ from sandboxd.leases.reaper import Reaper
 from sandboxd.leases.store import LeaseStore
 from sandboxd.model.template import Template
 from sandboxd.pool.disposer import Disposer
+from sandboxd.pool.sweeper import Sweeper
 from sandboxd.pool.warm_pool import House, WarmPool
 from sandboxd.telemetry.metrics import Metrics
 from sandboxd.wire.codes import EndReason
@@ -55,6 +56,12 @@ class Rooms:
         self.disposer = Disposer(foundation.backend)
         self.house = House(most=foundation.most)
         self.disposer.when_gone(self.house.gone)
+        self.sweeper = Sweeper(
+            backend=foundation.backend,
+            house=self.house,
+            disposer=self.disposer,
+            metrics=foundation.metrics,
+        )
         office = BackOffice(
             backend=foundation.backend,
             store=foundation.store,
@@ -94,8 +101,12 @@ class Rooms:
             if name not in templates:
                 pool.retire()
 
-    async def sweep(self) -> int:
-        """End every lease and remove every box; returns how many are left after a minute."""
+    async def clear(self, *, reopen: bool = False) -> int:
+        """End every lease and remove every box; returns how many are left after a minute.
+
+        reopen: let the pools fill up again afterwards.
+        """
+        before = {pool: (pool.settings, pool.paused) for pool in self.house.pools.values()}
         for tenancy in self.desk.book:
             self.desk.endings.end(tenancy, EndReason.SHUTDOWN, detail="the daemon was ephemeral")
         for pool in self.house.pools.values():
@@ -103,7 +114,11 @@ class Rooms:
         with anyio.move_on_after(_SWEEP_S):
             while self.house.exists:
                 await self.disposer.next_gone()
-        return self.house.exists
+        left = self.house.exists
+        if reopen:
+            for pool, (settings, paused) in before.items():
+                pool.adjust(settings, paused=paused)
+        return left
 
 
 @asynccontextmanager
@@ -134,6 +149,7 @@ async def open_rooms(
         await adoption.run()
         for pool in list(rooms.house.pools.values()):
             await tasks.start(pool.run, name=f"pool-{pool.template.name}")
+        await tasks.start(rooms.sweeper.run, name="sweeper")
         await tasks.start(Reaper(rooms.desk, clock=foundation.clock).run, name="reaper")
         try:
             yield rooms

@@ -36,7 +36,7 @@ func (g *guest) attach(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Time{})
-	out := &frameWriter{conn: conn}
+	out := &frameWriter{conn, readerPatience}
 	hello := []byte("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: sandbox-frames\r\n\r\n")
 	if after == 0 {
 		started := map[string]any{"seq": 1, "started_at": unixSeconds(e.startedAt)}
@@ -124,11 +124,14 @@ func (s *stdin) takeFrame(data []byte) {
 }
 
 // frameWriter writes to a reader that must take something every readerPatience.
-type frameWriter struct{ conn net.Conn }
+type frameWriter struct {
+	conn     net.Conn
+	patience time.Duration
+}
 
 func (w *frameWriter) write(data []byte) error {
 	for len(data) > 0 {
-		_ = w.conn.SetWriteDeadline(time.Now().Add(readerPatience))
+		_ = w.conn.SetWriteDeadline(time.Now().Add(w.patience))
 		n, err := w.conn.Write(data)
 		data = data[n:]
 		if err != nil && !(n > 0 && errors.Is(err, os.ErrDeadlineExceeded)) {

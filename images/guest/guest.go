@@ -42,7 +42,7 @@ type guest struct {
 	exitWith func(status int, why string)
 }
 
-func newGuest(orphanS float64, cgroupRoot string) (*guest, error) {
+func newGuest(o options) (*guest, error) {
 	own, problem := findAccount("")
 	if problem != nil {
 		return nil, problem
@@ -61,12 +61,12 @@ func newGuest(orphanS float64, cgroupRoot string) (*guest, error) {
 		own:       own,
 		deadlines: timers,
 		processes: processes,
-		limits:    newLimitReader(cgroupRoot),
-		orphanS:   orphanS,
+		limits:    newLimitReader(o.cgroupRoot),
+		orphanS:   o.orphanLimitS,
 		exitWith:  exit,
 	}
 	g.execs = newExecTable(g)
-	g.shells = newShellTable(g)
+	g.shells = newShellTable(g, o.shell)
 	g.heard()
 	g.watchOrphan()
 	return g, nil

@@ -11,6 +11,7 @@ import (
 
 const usage = `usage: sandbox-guest serve (--socket PATH | --listen ADDR --token-file FILE)
                            [--orphan-limit SECONDS] [--allow-local-peers] [--cgroup-root DIR]
+                           [--shell PATH]
        sandbox-guest version
 `
 
@@ -22,6 +23,7 @@ type options struct {
 	orphanLimitS    float64
 	allowLocalPeers bool
 	cgroupRoot      string
+	shell           string
 }
 
 func main() {
@@ -49,6 +51,7 @@ func parseOptions(args []string) options {
 	flags.Float64Var(&o.orphanLimitS, "orphan-limit", 3600, "seconds without a word before an unclaimed guest exits")
 	flags.BoolVar(&o.allowLocalPeers, "allow-local-peers", false, "answer peers from the own pid namespace: for tests alone")
 	flags.StringVar(&o.cgroupRoot, "cgroup-root", "/sys/fs/cgroup", "where the sandbox's own cgroup is visible")
+	flags.StringVar(&o.shell, "shell", "", "/bin/bash or /bin/sh; the first that is there if not given")
 	if err := flags.Parse(args); err != nil || flags.NArg() > 0 || (o.socket == "") == (o.listen == "") ||
 		(o.listen != "" && o.tokenFile == "") || !(o.orphanLimitS > 0) {
 		if err == nil {

@@ -40,7 +40,7 @@ func serve(o options) error {
 		}
 	}
 	prewarm()
-	g, err := newGuest(o.orphanLimitS, o.cgroupRoot)
+	g, err := newGuest(o)
 	if err != nil {
 		return err
 	}

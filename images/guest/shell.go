@@ -40,17 +40,21 @@ type shell struct {
 
 type shellTable struct {
 	guest *guest
+	only  string // use no other than this one; "" for the best there is
 	mu    sync.Mutex
 	byID  map[string]*shell
 	order []*shell
 }
 
-func newShellTable(g *guest) *shellTable {
-	return &shellTable{guest: g, byID: map[string]*shell{}}
+func newShellTable(g *guest, only string) *shellTable {
+	return &shellTable{guest: g, only: only, byID: map[string]*shell{}}
 }
 
 // kind is the shell that this sandbox has; "" for none.
 func (t *shellTable) kind() string {
+	if t.only != "" {
+		return t.only
+	}
 	for _, path := range []string{"/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash"} {
 		if syscall.Access(path, 1) == nil {
 			return "/bin/bash"
@@ -328,7 +332,5 @@ func quote(text string) string {
 	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 }
 
-const (
-	interruptGrace = time.Second
-	foregroundStep = time.Second
-)
+// stepPatience is how long each step that shall bring a shell back may take.
+const stepPatience = time.Second

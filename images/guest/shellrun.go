@@ -211,36 +211,49 @@ func (s *shell) shellVerdict() result {
 	return res
 }
 
-// bringBack ends what the run has in the foreground, step by step, until the shell writes a status.
+// bringBack ends what the run has in the foreground, until the shell writes a status: it is
+// interrupted, then killed but for what ignores interrupts, as background jobs do, then all killed.
 func (s *shell) bringBack(run *shellRun) bool {
-	steps := []struct {
-		signal  syscall.Signal
-		spare   bool // what ignores interrupts, as background jobs do
-		patient time.Duration
-	}{{syscall.SIGINT, false, interruptGrace}, {syscall.SIGKILL, true, foregroundStep}, {syscall.SIGKILL, false, foregroundStep}}
-	for _, step := range steps {
-		hit := 0
+	foreground := func() (pids []int) {
 		for _, pid := range run.fresh() {
-			if step.spare && ignoresInterrupt(pid) {
-				continue
-			}
-			if syscall.Kill(pid, step.signal) == nil {
-				hit++
+			if !ignoresInterrupt(pid) {
+				pids = append(pids, pid)
 			}
 		}
-		if hit == 0 {
-			continue
-		}
-		timer := time.NewTimer(step.patient)
-		select {
-		case s.last = <-s.status:
-			timer.Stop()
-			return true
-		case <-s.process.ended:
-			timer.Stop()
-			return false
-		case <-timer.C:
-		}
+		return pids
+	}
+	return s.cameBack(interrupt(run.fresh())) ||
+		s.cameBack(killed(foreground)) ||
+		s.cameBack(killed(run.fresh))
+}
+
+func interrupt(pids []int) (hit bool) {
+	for _, pid := range pids {
+		hit = syscall.Kill(pid, syscall.SIGINT) == nil || hit
+	}
+	return hit
+}
+
+func killed(members func() []int) (hit bool) {
+	if len(members()) == 0 {
+		return false
+	}
+	killAll(members, time.Now().Add(stepPatience))
+	return true
+}
+
+// cameBack waits for the shell's status, if anything was hit.
+func (s *shell) cameBack(hit bool) bool {
+	if !hit || isClosed(s.process.ended) {
+		return false
+	}
+	timer := time.NewTimer(stepPatience)
+	defer timer.Stop()
+	select {
+	case s.last = <-s.status:
+		return true
+	case <-s.process.ended:
+	case <-timer.C:
 	}
 	return false
 }
@@ -248,8 +261,9 @@ func (s *shell) bringBack(run *shellRun) bool {
 // descendants are the processes that the shell started, directly or not, with their start times.
 func (r *shellRun) descendants() map[int]uint64 {
 	table := scanProcesses()
+	shell := r.shell.process
 	found := map[int]uint64{}
-	for _, pid := range table.below(map[int]bool{r.shell.process.pid: true}) {
+	for _, pid := range table.below(map[int]bool{shell.shimPID: true, shell.pid: true}) {
 		found[pid] = table[pid].startAt
 	}
 	return found

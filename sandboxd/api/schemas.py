@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -67,7 +66,7 @@ def _bytes(value: Any) -> Any:
     if isinstance(value, str):
         try:
             return base64.b64decode(value, validate=True)
-        except binascii.Error:
+        except ValueError:
             raise ValueError("is not base64") from None
     return value
 
@@ -258,6 +257,13 @@ class MoveBody(Body):
     to: Path
     overwrite: bool = True
     user: Text = ""
+
+
+class SweepBody(Body):
+    """`POST /v1/sweep`; `all`: every lease and every box, not only orphans."""
+
+    dry_run: bool = False
+    all: bool = False
 
 
 class PoolBody(Body):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -17,6 +17,7 @@ from sandboxd.execution.files import Files
 from sandboxd.execution.shells import Shells
 from sandboxd.leases.desk import Desk
 from sandboxd.model.template import Template
+from sandboxd.pool.sweeper import Sweeper
 from sandboxd.pool.warm_pool import House
 from sandboxd.telemetry.metrics import Metrics
 
@@ -32,6 +33,8 @@ class Services:
     commands: Commands
     shells: Shells
     files: Files
+    sweeper: Sweeper
+    clear: Callable[[], Awaitable[int]]
     templates: Mapping[str, Template]
     auth: Auth
     tokens: Tokens
@@ -43,17 +46,20 @@ class Services:
     ready: bool = False
 
 
-def _services(request: Request) -> Services:
+# Coroutines, because FastAPI sends plain functions to a thread, and this is the hot path.
+
+
+async def _services(request: Request) -> Services:
     services: Services = request.app.state.services
     return services
 
 
-def _caller(request: Request) -> Principal:
+async def _caller(request: Request) -> Principal:
     principal: Principal = request.scope["state"]["principal"]
     return principal
 
 
-def _request_id(request: Request) -> str:
+async def _request_id(request: Request) -> str:
     request_id: str = request.scope["state"]["request_id"]
     return request_id
 

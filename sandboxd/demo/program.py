@@ -34,8 +34,8 @@ level = "warning"
 
 def run_demo(args: Namespace) -> int:
     """Run it. 0 only if every verdict is right and nothing is left over."""
-    # Whoever ends us gets the same clean end as Ctrl-C.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # Whoever ends us gets the same clean end as Ctrl-C: by the loop's own handler, which cancels.
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     problems = load_problems()[: args.limit]
     choice = choose_backend(args.backend)
     concurrency = args.concurrency or default_concurrency()

@@ -19,7 +19,6 @@ _MAX_ERROR_BYTES = 1 << 16
 _MAX_DETAIL_CHARS = 4000
 _MAX_IDLE = 2
 _IDLE_LIFE_S = 30.0
-_SLICE_BYTES = 1 << 17
 
 Connect = Callable[[], Awaitable[ByteStream]]
 
@@ -147,9 +146,6 @@ class Line:
         The caller gives the connection back to `keep` or `drop`. Raises as `call`.
         """
         headers = [*self._headers, *(headers or ())]
-        if isinstance(body, bytes) and len(body) > _SLICE_BYTES:
-            headers.append((b"content-length", b"%d" % len(body)))
-            body = _Slices(body)
         connection = await self._fresh(None)
         try:
             response = await connection.request(method, target, headers, body)
@@ -220,10 +216,9 @@ class Line:
         self, connection: AsyncConnection, method: str, target: str, body: bytes | None, limit: int
     ) -> Answer:
         try:
-            response = await connection.request(method, target, list(self._headers), body)
-            # A refusal has a bound of its own: `limit` may be a caller's, and small.
-            failed = response.status >= 400
-            data = await response.read(limit=_MAX_ERROR_BYTES if failed else limit)
+            status, headers, data = await connection.exchange(
+                method, target, self._headers, body, limit=max(limit, _MAX_ERROR_BYTES)
+            )
         except ConnectionLost as error:
             await drop(connection)
             raise GuestLost(str(error), sent=error.sent) from error
@@ -231,22 +226,11 @@ class Line:
             await drop(connection)
             raise
         await self.keep(connection)
-        if response.status >= 400:
+        if status >= 400:
             raise guest_failure(data)
-        return Answer(response.status, response.headers, data)
-
-
-class _Slices(AsyncIterator[bytes]):
-    """A long body in pieces: a refusal that comes before its end is then read, not lost."""
-
-    def __init__(self, body: bytes) -> None:
-        self._body = memoryview(body)
-
-    async def __anext__(self) -> bytes:
-        if not self._body:
-            raise StopAsyncIteration
-        piece, self._body = self._body[:_SLICE_BYTES], self._body[_SLICE_BYTES:]
-        return bytes(piece)
+        if len(data) > limit:
+            raise GuestLost(f"the answer is longer than {limit} bytes", sent=True)
+        return Answer(status, headers, data)
 
 
 async def drop(connection: AsyncConnection) -> None:

@@ -48,15 +48,17 @@ class Disposer:
         """Have `callback(box_id)` called, synchronously, for every box that is gone."""
         self._on_gone.append(callback)
 
-    def dispose(
-        self, box_id: str, ref: BoxRef | None, guest: Guest | None = None
-    ) -> anyio.Event:
+    def dispose(self, box_id: str, ref: BoxRef | None, guest: Guest | None = None) -> anyio.Event:
         """Begin to remove a box; the event is set once it is gone. Asking twice is asking once."""
         errand = self._errands.get(box_id)
         if errand is None:
             errand = self._errands[box_id] = _Errand(box_id, ref, guest)
             self._send.send_nowait(errand)
         return errand.gone
+
+    def knows(self, box_id: str) -> bool:
+        """Whether that box is being removed."""
+        return box_id in self._errands
 
     async def next_gone(self) -> None:
         """Wait until one more box is gone."""

@@ -127,7 +127,7 @@ class WarmPool:
             wait_s = self.expected_wait_s(len(self._queue))
             raise SandboxdError(
                 ErrorCode.CAPACITY,
-                f"pool {self.template.name!r} has {len(self._queue)} callers waiting and no more places",
+                f"pool {self.template.name!r}: {len(self._queue)} callers wait, more may not",
                 retry_after_s=max(1.0, wait_s),
                 details={"position": len(self._queue), "expected_wait_s": wait_s},
             )

@@ -1,6 +1,6 @@
 """The frames of a two-way stream after an `Upgrade`: kind, length, payload.
 
-Pure: bytes in, values out. Knows no connection and no JSON; who reads the payloads is at both ends of the line.
+Pure: bytes in, values out. Knows no connection and no JSON; who reads the payloads is at both ends.
 """
 
 from __future__ import annotations

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import socket
+from contextlib import suppress
 
 import anyio
 from anyio.abc import ByteStream
 
 
 class AnyioStream:
-    """An anyio byte stream as `http1` wants it: an empty read at the end, OSError when it breaks."""
+    """An anyio byte stream as `http1` wants it: empty reads at the end, OSError when it breaks."""
 
     __slots__ = ("_inner",)
 
@@ -46,7 +47,7 @@ class SocketStream:
         self._socket = inner
 
     def set_timeout(self, timeout_s: float | None) -> None:
-        """Bound each following wait; None waits for ever. A wait that is over raises TimeoutError."""
+        """Bound each following wait; None waits for ever. One that is over raises TimeoutError."""
         self._socket.settimeout(timeout_s)
 
     def receive(self, max_bytes: int) -> bytes:
@@ -59,7 +60,5 @@ class SocketStream:
 
     def close(self) -> None:
         """Close; never raises."""
-        try:
+        with suppress(OSError):
             self._socket.close()
-        except OSError:
-            pass

@@ -148,5 +148,5 @@ def test_renewing_moves_the_end(alice: httpx.Client, sandbox: str) -> None:
 
 
 def test_the_diary_tells_what_happened(alice: httpx.Client, sandbox: str) -> None:
-    events = [line for line in alice.get(f"{sandbox}/logs").text.splitlines()]
+    events = alice.get(f"{sandbox}/logs").text.splitlines()
     assert '"event":"leased"' in events[0]

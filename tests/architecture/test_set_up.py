@@ -29,7 +29,7 @@ def guest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return sources
 
 
-@pytest.mark.timeout(180)  # the first time Go compiles its library
+@pytest.mark.timeout(110)  # the first time Go compiles its library
 @pytest.mark.skipif(build_guest.find_go() is None, reason="no Go here")
 def test_the_guest_is_built_when_its_sources_change_and_only_then(guest: Path) -> None:
     assert not build_guest.is_current(HERE)
@@ -48,7 +48,7 @@ def test_the_guest_is_built_when_its_sources_change_and_only_then(guest: Path) -
     assert os.access(build_guest.binary(HERE[0]), os.X_OK)
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(110)
 @pytest.mark.skipif(build_guest.find_go() is None, reason="no Go here")
 def test_a_guest_that_does_not_compile_says_where_and_is_tried_again(guest: Path) -> None:
     (guest / "main.go").write_text("package main\n\nfunc main() { nonsense() }\n")

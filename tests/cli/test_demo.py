@@ -59,11 +59,14 @@ def place_of(daemon: int) -> Path:
     return Path(words[words.index(b"--state-dir") + 1].decode()).parent
 
 
-async def gone(path: Path) -> None:
-    """Wait until nothing is there any more."""
-    with anyio.fail_after(30):
-        while path.exists():
-            await anyio.sleep(0.05)
+async def ended(pid: int) -> None:
+    """Wait until a process that is not our child has ended."""
+    pidfd = os.pidfd_open(pid)
+    try:
+        with anyio.fail_after(30):
+            await anyio.wait_readable(pidfd)
+    finally:
+        os.close(pidfd)
 
 
 @pytest.mark.usefixtures("local_works")
@@ -111,7 +114,7 @@ async def test_the_daemon_of_a_killed_demo_ends_its_sandboxes() -> None:
             place = place_of(daemon)
             process.kill()
             await process.wait()
-    await gone(Path(f"/proc/{daemon}"))
+            await ended(daemon)
     assert not place.exists()
 
 

@@ -95,6 +95,7 @@ class FaultyServer:
     url: str = ""
     seen: list[Seen] = field(default_factory=list)
     lines_opened: int = 0
+    refuse_bodies: Act | None = None  # answer so as soon as a head is there, and close
     arrived: anyio.Event = field(default_factory=anyio.Event)  # another one after each request
     line_closed: anyio.Event = field(default_factory=anyio.Event)
 
@@ -147,6 +148,12 @@ async def _serve_line(
 ) -> None:
     parser = h11.Connection(h11.SERVER)
     while True:
+        if server.refuse_bodies is not None:
+            await stream.receive(1000)
+            await stream.send(server.refuse_bodies.answer)
+            await stream.send_eof()
+            while await stream.receive():
+                pass
         seen = await _request(stream, parser, number)
         server.seen.append(seen)
         server.arrived.set()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -11,6 +13,7 @@ from sandboxd_client import (
     ApiUnreachable,
     AsyncSandboxd,
     Capacity,
+    DiskFull,
     Ended,
     Internal,
     SandboxLost,
@@ -265,13 +268,56 @@ async def test_input_whose_answer_is_lost_is_sent_again_at_its_offset() -> None:
     ]
 
 
-async def test_a_file_cut_in_the_middle_is_read_on_from_there() -> None:
-    body = b"0123456789"
-    head = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n"
-    acts = [Act(answer=head % 10 + body[:4], cut=True), Act(answer=head % 6 + body[4:])]
+def _file(body: bytes, *, size: int | None = None) -> Act:
+    whole = len(body) if size is None else size
+    return Act(answer=b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % whole + body, cut=True)
+
+
+async def test_a_file_that_is_cut_is_read_again_and_halves_are_never_joined() -> None:
+    """It may be another file by now."""
+    acts = [_file(b"old!", size=10), _file(b"new content")]
     async with faulty_client(*acts) as (server, client):
-        assert await client.sandbox("s").files.read("f") == body
-    assert server.seen[1].query["offset"] == ["4"]
+        assert await client.sandbox("s").files.read("f") == b"new content"
+    assert [seen.query.get("offset") for seen in server.seen] == [None, None]
+
+
+async def test_chunks_of_a_file_that_is_cut_end_in_an_error() -> None:
+    async with faulty_client(_file(b"0123", size=10)) as (_server, client):
+        with pytest.raises(ApiUnreachable):
+            async for _ in client.sandbox("s").files.read_chunks("f"):
+                pass
+
+
+def _contents(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in folder.iterdir()}
+
+
+async def test_a_download_is_whole_or_not_at_all(tmp_path: Path) -> None:
+    stat = answer(200, {"path": "/f", "name": "f", "type": "file", "size": 10})
+    target = tmp_path / "f"
+    target.write_text("what was here")
+    async with faulty_client(stat, then=_file(b"0123", size=10), patience_s=0.1) as (_, client):
+        with pytest.raises(ApiUnreachable):
+            await client.sandbox("s").files.download("f", target)
+    assert _contents(tmp_path) == {"f": "what was here"}
+
+
+async def test_an_answer_that_comes_before_the_body_was_read_is_heard() -> None:
+    """A full disk is a full disk, not a lost connection."""
+    async with faulty_client() as (server, client):
+        server.refuse_bodies = problem("disk_full", 507)
+        with anyio.fail_after(10), pytest.raises(DiskFull):
+            await client.sandbox("s").files.write("f", bytes(32 << 20))
+
+
+async def test_a_stream_that_is_left_early_gives_its_connection_back() -> None:
+    acts = [lines(STARTED, _out(2, "a"), ENDED), answer(200, {"version": "1"})]
+    async with faulty_client(*acts, connections=1) as (_, client):
+        async with aclosing(client.sandbox("s").stream("x")) as events:
+            async for _event in events:
+                break
+        with anyio.fail_after(5):
+            assert (await client.version()).version == "1"
 
 
 async def test_slots_come_back_however_a_call_ends() -> None:

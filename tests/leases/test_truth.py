@@ -5,9 +5,11 @@ from __future__ import annotations
 import anyio
 import pytest
 
+from sandboxd.backends.protocol import BoxOrder
 from sandboxd.errors import SandboxdError
 from sandboxd.model.box import BoxState
 from sandboxd.model.lease import Lease, LeaseState
+from sandboxd.model.template import BoxSpec
 from sandboxd.wire.codes import EndReason, ErrorCode, Fault
 from tests.support.front import OWNER, Front, World, template
 
@@ -170,8 +172,6 @@ async def test_a_clock_set_back_never_lengthens_a_lease(world: World) -> None:
 
 
 async def test_stock_of_a_changed_template_is_replaced(world: World) -> None:
-    from sandboxd.model.template import BoxSpec
-
     async with world.daemon(template(ready=2)) as front:
         await front.full()
         old = await front.box_ids()
@@ -190,9 +190,9 @@ async def test_templates_read_again_leave_leases_alone(front: Front) -> None:
     assert front.rooms.house.pools["other"].stock.count(BoxState.WARM) == 1
 
 
-async def test_a_sweep_ends_every_lease_and_removes_every_box(front: Front) -> None:
+async def test_clearing_ends_every_lease_and_removes_every_box(front: Front) -> None:
     leases = [await front.lease() for _ in range(2)]
-    assert await front.rooms.sweep() == 0
+    assert await front.rooms.clear() == 0
     assert await front.box_ids() == set()
     for lease in leases:
         end = front.now(lease).end
@@ -206,3 +206,14 @@ async def test_a_box_without_news_gets_a_word_before_its_orphan_limit(world: Wor
         before = await front.box_ids()
         await anyio.sleep(3 * 3600)
         assert await front.box_ids() == before
+
+
+async def test_a_box_that_no_book_knows_is_swept_within_a_minute(world: World) -> None:
+    async with world.daemon(template(ready=1)) as front:
+        await front.full()
+        stock = await front.box_ids()
+        await world.backend.make(
+            BoxOrder(box_id="box-stray", spec=BoxSpec(image="host"), labels={})
+        )
+        await anyio.sleep(65)
+        assert await front.box_ids() == stock

@@ -192,7 +192,7 @@ class AsyncFiles:
         await self._api.send(call, body=lambda: runtime.AsyncPieces(file_pieces(source)))
 
     async def _download_file(self, remote: str, target: Path, *, user: str | None) -> None:
-        """Whole or not at all: what is half-way lies beside the target, and is removed if it fails."""
+        """Whole or not at all: what is half-way lies beside the target, removed if it fails."""
         call = self._get({"path": remote, "user": user})
         part = target.with_name(f".{target.name}.part")
 

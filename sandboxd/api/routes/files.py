@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Annotated
@@ -22,12 +21,12 @@ from sandboxd.wire.codes import ErrorCode
 router = APIRouter(prefix="/v1/sandboxes/{sandbox_id}/files", tags=["files"])
 
 
-def _path(path: str = "", path_b64: str = "") -> str | bytes:
+async def _path(path: str = "", path_b64: str = "") -> str | bytes:
     """The path asked for, as text, or base64 for names that are not UTF-8."""
     if path_b64:
         try:
             return base64.b64decode(path_b64, validate=True)
-        except binascii.Error:
+        except ValueError:
             raise SandboxdError(ErrorCode.BAD_REQUEST, "path_b64 is not base64") from None
     if not path:
         raise SandboxdError(
@@ -38,7 +37,7 @@ def _path(path: str = "", path_b64: str = "") -> str | bytes:
     return path
 
 
-def _mode(mode: str | None = None) -> int | None:
+async def _mode(mode: str | None = None) -> int | None:
     """Permission bits in octal."""
     if mode is None:
         return None

@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from sandboxd.api import render
-from sandboxd.api.schemas import PoolBody
+from sandboxd.api.schemas import PoolBody, SweepBody
 from sandboxd.api.services import Caller, Using
 from sandboxd.errors import SandboxdError
 from sandboxd.model.template import Template
@@ -53,6 +53,17 @@ async def adjust_pool(template: str, body: PoolBody, services: Using, caller: Ca
         )
     pool.adjust(settings, paused=pool.paused if body.paused is None else body.paused)
     return render.answer(asdict(pool.status()))
+
+
+@router.post("/sweep", operation_id="sweep")
+async def sweep(body: SweepBody, services: Using, caller: Caller) -> Response:
+    """Remove boxes that nobody holds; with `all` end every lease too, with reason `shutdown`."""
+    if body.all:
+        boxes = [box.box_id for pool in services.house.pools.values() for box in pool.stock]
+        left = 0 if body.dry_run else await services.clear()
+        return render.answer({"dry_run": body.dry_run, "boxes": boxes, "left": left})
+    orphans = await services.sweeper.sweep(dry_run=body.dry_run)
+    return render.answer({"dry_run": body.dry_run, "boxes": orphans, "left": 0})
 
 
 def _pool(pools: dict[str, WarmPool], name: str) -> WarmPool:

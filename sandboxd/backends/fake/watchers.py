@@ -28,7 +28,7 @@ class Watchers:
         self._streams.append(send)
         with send, receive:
             try:
-                yield _heard(receive)
+                yield _Heard(receive)
             finally:
                 if send in self._streams:
                     self._streams.remove(send)
@@ -43,7 +43,14 @@ class Watchers:
                 stream.close()
 
 
-async def _heard(receive: MemoryObjectReceiveStream[Death]) -> AsyncIterator[Death]:
-    async for death in receive:
-        yield death
-    raise SandboxdError(ErrorCode.BACKEND_UNAVAILABLE, "this watcher did not listen")
+class _Heard(AsyncIterator[Death]):
+    def __init__(self, deaths: MemoryObjectReceiveStream[Death]) -> None:
+        self._deaths = deaths
+
+    async def __anext__(self) -> Death:
+        try:
+            return await self._deaths.receive()
+        except anyio.EndOfStream:
+            raise SandboxdError(
+                ErrorCode.BACKEND_UNAVAILABLE, "this watcher did not listen"
+            ) from None

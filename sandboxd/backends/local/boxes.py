@@ -7,6 +7,7 @@ the box is found again by its label. Blocking file access; call from a worker th
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -94,9 +95,22 @@ class BoxStatus:
 class BoxShelf:
     """All boxes of one installation on disk."""
 
-    def __init__(self, state_dir: Path, run_dir: Path) -> None:
+    def __init__(self, state_dir: Path, run_dir: Path, *, group: int | None = None) -> None:
+        """group: the boxes' own, where that is not ours, so that it alone gets at them."""
         self.boxes_dir = state_dir / "boxes"
         self._run_dir = run_dir
+        self._group = group
+
+    def open(self) -> None:
+        """Make the directory of all boxes. Raises OSError."""
+        self.boxes_dir.mkdir(parents=True, exist_ok=True)
+        self._close_to_others(self.boxes_dir)
+
+    def _close_to_others(self, path: Path) -> None:
+        """What a box's root leaves behind, set-user-id programs among it, is nobody else's."""
+        if self._group is not None:
+            os.chown(path, -1, self._group)
+        path.chmod(0o700 if self._group is None else 0o710)
 
     def places(self, box_id: str) -> BoxPlaces:
         """Where a box lies, whether or not it exists. Raises `bad_request` for an unfit id."""
@@ -116,12 +130,12 @@ class BoxShelf:
         """Label a new box and open its directory. Raises `conflict` if there is one already."""
         places = self.places(record.box_id)
         try:
-            places.home.mkdir(mode=0o711)
+            places.home.mkdir(mode=0o700)
         except FileExistsError:
             raise SandboxdError(
                 ErrorCode.CONFLICT, f"there is a box {record.box_id} already"
             ) from None
-        places.home.chmod(0o711)
+        self._close_to_others(places.home)
         self.write(record)
         places.run.mkdir(mode=0o700)
         with suppress(FileNotFoundError):

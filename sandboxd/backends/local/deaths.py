@@ -59,6 +59,8 @@ def judge(evidence: Evidence) -> Death:
             detail="the guest heard no word from a daemon and ended the sandbox",
             evidence={"exit_code": code},
         )
+    if 128 < code < 128 + 65:
+        return _signalled(evidence, code - 128)
     return _unknown(evidence, f"its first process ended with {code}: {evidence.words}")
 
 
@@ -76,6 +78,17 @@ def _killed(evidence: Evidence) -> Death:
         mask=not own,
         detail="memory ran out" if own else "the host's memory ran out",
         evidence={"oom_kills": risen, "memory_peak_bytes": peak, "memory_limit_bytes": limit},
+    )
+
+
+def _signalled(evidence: Evidence, number: int) -> Death:
+    """By another signal than KILL: we send none, so somebody inside did."""
+    return Death(
+        box_id=evidence.box_id,
+        fault=Fault.AGENT,
+        mask=False,
+        detail=f"a process inside ended the first one by signal {number}",
+        evidence={"exit_code": evidence.exit_code, "signal": number},
     )
 
 

@@ -20,7 +20,13 @@ from sandboxd.backends.local.kernel.cgroups import Cgroups, find_cgroups
 from sandboxd.backends.local.kernel.seccomp import filter_for_this_machine
 from sandboxd.backends.local.launching.launcher import open_launcher
 from sandboxd.backends.local.launching.roots import Root, Roots, host_root
-from sandboxd.backends.local.launching.stage import OwnStage, RangeStage, Stage, open_run_dir
+from sandboxd.backends.local.launching.stage import (
+    OwnStage,
+    RangeStage,
+    Stage,
+    closed_parent,
+    open_run_dir,
+)
 from sandboxd.backends.local.launching.trial import try_bwrap
 from sandboxd.backends.local.living import Roster
 from sandboxd.backends.protocol import Capabilities, LimitKind
@@ -113,9 +119,9 @@ def open_shelf(settings: LocalSettings) -> tuple[BoxShelf, Path]:
     """The directories of an installation, made if need be. Raises `backend_unavailable`."""
     try:
         run_dir = open_run_dir(settings.run_dir, settings.installation)
-        shelf = BoxShelf(settings.state_dir.absolute(), run_dir)
-        shelf.boxes_dir.mkdir(mode=0o711, parents=True, exist_ok=True)
-        shelf.boxes_dir.chmod(0o711)
+        group = settings.first_id if os.geteuid() == 0 else None
+        shelf = BoxShelf(settings.state_dir.absolute(), run_dir, group=group)
+        shelf.open()
     except OSError as error:
         raise _unavailable(f"its directories cannot be made: {error}") from error
     return shelf, run_dir
@@ -125,6 +131,8 @@ def open_stage(settings: LocalSettings, run_dir: Path, guest: Path) -> Stage:
     """Root's stage or an ordinary user's. Raises `backend_unavailable`."""
     if os.geteuid() != 0:
         return OwnStage(guest)
+    if closed := closed_parent(run_dir):
+        raise _unavailable(f"{closed} is closed to user {settings.first_id}: chmod o+x it")
     try:
         return RangeStage(
             guest, place=run_dir / "stage", first_id=settings.first_id, count=settings.id_count
@@ -145,6 +153,8 @@ def _capabilities(stage: Stage, cgroups: Cgroups, host: Root, *, can_overlay: bo
     grouped = cgroups.version != "none"
     held = LimitKind.ENFORCED if grouped else LimitKind.NONE
     notes = list(host.notes)
+    # An rlimit on processes counts a user namespace's own: as root all boxes share one.
+    rlimited = not grouped and stage.first_id is None
     if not grouped:
         notes.append(f"no control groups, so no limit on memory and cpu: {cgroups.detail}")
     if not can_overlay:
@@ -155,13 +165,14 @@ def _capabilities(stage: Stage, cgroups: Cgroups, host: Root, *, can_overlay: bo
         limits={
             "cpu": held,
             "memory": held,
-            "pids": LimitKind.ENFORCED,  # without groups by the guest's rlimit on commands
+            "pids": LimitKind.ENFORCED if rlimited else held,
             "disk": LimitKind.WATCHED,
         },
         networks=frozenset({"none"}),
         images='"host", or the absolute path of an unpacked root',
         other_users=stage.first_id is not None,
         oom_evidence=grouped,
+        limits_on_commands={"nproc": 0} if rlimited else {},
         notes=tuple(notes),
     )
 

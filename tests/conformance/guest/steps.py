@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any
 
@@ -96,6 +97,13 @@ def the_end(events: list[OutputEvent]) -> ExecRecord:
     assert len(ends) == 1
     assert events[-1] is ends[0]
     return ends[0].record
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Ask until it holds: for what nobody sends word of."""
+    with anyio.fail_after(PATIENCE_S):
+        while not await condition():  # noqa: ASYNC110
+            await anyio.sleep(0.01)
 
 
 def need_any_program(backend: Backend) -> None:

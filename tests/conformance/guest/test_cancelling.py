@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import anyio
 import anyio.lowlevel
@@ -10,7 +11,7 @@ import pytest
 
 from sandboxd.guest import Guest
 from sandboxd.model.ids import new_id
-from tests.conformance.guest.steps import command, end_of, script, sh
+from tests.conformance.guest.steps import command, end_of, script, sh, until
 
 _WAITS = 24
 
@@ -32,7 +33,7 @@ async def test_command_cancelled_at_any_wait_runs_at_most_once(guest: Guest) -> 
     with anyio.fail_after(18):
         for steps in range(_WAITS):
             order = script(f"echo x >> /workspace/n{steps}")
-            await cancelled_after(steps, lambda o=order: guest.run(o, wait=True))
+            await cancelled_after(steps, partial(guest.run, order, wait=True))
             await guest.run(order, wait=True)
             assert (await guest.files.stat(f"/workspace/n{steps}")).size == 2
 
@@ -87,8 +88,11 @@ async def test_write_cancelled_at_any_wait_is_whole_or_not_at_all(guest: Guest) 
             await cancelled_after(steps, lambda: guest.files.write("d/f", new))
             async with guest.files.read("d/f") as body:
                 assert b"".join([piece async for piece in body.chunks()]) in {old, new}
-        while [entry.name async for entry in guest.files.list("d")] != ["f"]:
-            await anyio.sleep(0.01)
+
+    async def only_the_file_is_there() -> bool:
+        return [entry.name async for entry in guest.files.list("d")] == ["f"]
+
+    await until(only_the_file_is_there)
 
 
 async def test_wait_that_is_cancelled_is_taken_up_again(guest: Guest) -> None:

@@ -10,7 +10,7 @@ from sandboxd.errors import SandboxdError
 from sandboxd.guest import Guest, GuestLost
 from sandboxd.model.claim import Claim, ClaimFile
 from sandboxd.wire.codes import ErrorCode
-from tests.conformance.guest.steps import command, run, script, sh, start
+from tests.conformance.guest.steps import command, run, script, sh, start, until
 
 
 @pytest.fixture
@@ -66,8 +66,11 @@ async def test_guest_ends_at_its_hard_end_by_itself(
     await start(guest, command("sleep", "1000"))
     with anyio.fail_after(10):
         await guest.renew(life_s=0.3)
-        while await backend.look(box) is None:
-            await anyio.sleep(0.02)
+
+    async def is_dead() -> bool:
+        return await backend.look(box) is not None
+
+    await until(is_dead)
     with anyio.fail_after(5), pytest.raises((SandboxdError, GuestLost)):
         await guest.hello()
 
@@ -96,7 +99,7 @@ async def test_box_that_dies_under_a_call_is_never_an_answer(
     """ST-09."""
     order = script("echo a; sleep 1000")
     await start(guest, order)
-    lost: list[Exception] = []
+    lost: list[SandboxdError | GuestLost] = []
 
     async def wait() -> None:
         try:

@@ -7,7 +7,7 @@ import gzip
 import io
 import json
 import tarfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, ClassVar
 
 from sandboxd.backends.fake.guest.refusals import Refusal
@@ -73,7 +73,7 @@ class FileCalls:
         path, recursive = _path(request), request.query.get("recursive") == "1"
         self._files.directory(path)
 
-        async def lines() -> AsyncIterator[bytes]:
+        def lines() -> Iterator[bytes]:
             for place in self._files.entries(path, recursive=recursive):
                 yield json.dumps(told(place)).encode() + b"\n"
 
@@ -244,6 +244,6 @@ async def _whole(request: Request) -> bytes:
     return b"".join([piece async for piece in request.body])
 
 
-async def _chunks(data: bytes) -> AsyncIterator[bytes]:
+def _chunks(data: bytes) -> Iterator[bytes]:
     for start in range(0, len(data), _CHUNK_BYTES):
         yield data[start : start + _CHUNK_BYTES]

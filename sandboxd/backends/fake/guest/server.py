@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -77,7 +77,7 @@ class Reply:
     """
 
     status: int = 200
-    body: bytes | AsyncIterator[bytes] = b""
+    body: bytes | Iterator[bytes] = b""
     headers: Headers = field(default_factory=list)
     upgraded: Upgraded | None = None
 
@@ -159,7 +159,7 @@ class _Connection:
             await self._stream.send(head + (self._h11.send(h11.Data(data=reply.body)) or b""))
         else:
             await self._stream.send(head)
-            async for piece in reply.body:
+            for piece in reply.body:
                 await self._stream.send(self._h11.send(h11.Data(data=piece)) or b"")
         await self._stream.send(self._h11.send(h11.EndOfMessage()) or b"")
 

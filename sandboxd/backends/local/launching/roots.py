@@ -100,7 +100,7 @@ def host_root(stage: Stage, *, can_overlay: bool) -> Root:
         overlays=tuple(overlays),
         read_only=(*read_only, *python),
         symlinks=tuple(symlinks),
-        seeds=_host_seeds() if any(layer.inside == "/etc" for layer in overlays) else {},
+        seeds=_host_seeds(stage) if any(layer.inside == "/etc" for layer in overlays) else {},
         notes=(*notes, python_note(python)),
     )
 
@@ -206,10 +206,17 @@ def _is_system(prefix: str) -> bool:
     return PurePosixPath(prefix).parts[1:2] in {(name,) for name in _SHARED_WITH_HOST}
 
 
-def _host_seeds() -> dict[str, tuple[bytes, int]]:
+def _host_seeds(stage: Stage) -> dict[str, tuple[bytes, int]]:
     seeds = {name: (data, 0o644) for name, data in _SEEDS.items()}
-    masked = {name: (b"", 0o600) for name in _MASKED if (Path("/etc") / name).exists()}
+    masked = {name: (b"", 0o600) for name in _MASKED if _opens(Path("/etc") / name, stage)}
     return seeds | masked
+
+
+def _opens(path: Path, stage: Stage) -> bool:
+    """Whether a box could read a file of the host: its ids are strangers to it, or our own."""
+    if stage.first_id is None:
+        return os.access(path, os.R_OK)
+    return path.exists() and bool(path.stat().st_mode & 0o004)
 
 
 def _mount_points() -> list[PurePosixPath]:

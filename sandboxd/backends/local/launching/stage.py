@@ -203,6 +203,12 @@ def _copy_readable(source: Path, target: Path) -> None:
             (target / entry.name).chmod(0o755)
 
 
+def closed_parent(path: Path) -> Path | None:
+    """The first directory on the way to a path that strangers may not pass; None if they may."""
+    ways = [path, *path.parents]
+    return next((way for way in reversed(ways) if not way.stat().st_mode & 0o001), None)
+
+
 def open_run_dir(run_dir: Path | None, installation: str) -> Path:
     """The short directory of this installation's sockets, made if need be.
 

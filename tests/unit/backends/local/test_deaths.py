@@ -39,6 +39,12 @@ def test_an_old_oom_of_a_child_does_not_explain_a_later_kill() -> None:
     assert (death.reason, death.fault, death.mask) == (EndReason.DIED, Fault.UNKNOWN, True)
 
 
+def test_another_signal_than_kill_came_from_inside() -> None:
+    death = judge(Evidence(box_id="b", exit_code=128 + 32))
+    assert (death.reason, death.fault, death.mask) == (EndReason.DIED, Fault.AGENT, False)
+    assert death.evidence["signal"] == 32
+
+
 def test_a_counter_alone_is_no_oom() -> None:
     death = judge(Evidence(box_id="b", exit_code=2, oom_kills=1, words="panic: …"))
     assert (death.reason, death.mask) == (EndReason.DIED, True)
