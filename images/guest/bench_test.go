@@ -114,6 +114,7 @@ func BenchmarkAttachThroughput(b *testing.B) {
 	g := startGuest(b)
 	const size = 400 << 20
 	b.SetBytes(size)
+	defer reportCPU(b, g)()
 	for range b.N {
 		r := g.start([]string{"/bin/sh", "-c", "read a; exec head -c 419430400 /dev/zero"}, fields{"stdin_open": true})
 		a := g.attach(r.ExecID, "after=0")

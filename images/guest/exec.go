@@ -171,9 +171,11 @@ func newLaunch(argv, env []string, cwd string, who account, settings *claim) (l 
 	return l, "", ""
 }
 
+const shimComm = "sandbox-shim"
+
 var (
 	oomScorePath = mustBytes("/proc/self/oom_score_adj")
-	shimName     = mustBytes("sandbox-shim")
+	shimName     = mustBytes(shimComm)
 )
 
 func mustBytes(text string) *byte {

@@ -58,6 +58,7 @@ func (t *execTable) claimID(id, fingerprint string) (e *Exec, fresh bool, p *pro
 
 // ended notes that a command's record is complete, and keeps the bounds.
 func (t *execTable) ended(*Exec) {
+	t.guest.trim.plan()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.running--

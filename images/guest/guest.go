@@ -32,6 +32,7 @@ type guest struct {
 	execs     *execTable
 	shells    *shellTable
 	limits    *limitReader
+	trim      *trimmer
 	lastWord  atomic.Int64 // boot time of the daemon's last request
 
 	lifeMu   sync.Mutex // guards what follows
@@ -67,8 +68,10 @@ func newGuest(o options) (*guest, error) {
 	}
 	g.execs = newExecTable(g)
 	g.shells = newShellTable(g, o.shell)
+	g.trim = &trimmer{guest: g}
 	g.heard()
 	g.watchOrphan()
+	g.trim.plan()
 	return g, nil
 }
 

@@ -24,7 +24,6 @@ func harden() {
 		for range ignored {
 		}
 	}()
-	prctl(prSetDumpable, 0)
 	if os.Getpid() != 1 {
 		prctl(prSubreaper, 1)
 	}
@@ -32,6 +31,7 @@ func harden() {
 		_, _ = f.WriteString("-1000")
 		f.Close()
 	}
+	prctl(prSetDumpable, 0)
 }
 
 func prctl(option, value uintptr) {

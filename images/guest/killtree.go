@@ -26,7 +26,7 @@ func (t *processTable) members(p *process) []int {
 	if !p.shimGone {
 		return table.below(map[int]bool{p.shimPID: true})
 	}
-	if p.isEnded {
+	if !p.orphaned {
 		return nil
 	}
 	orphans := t.orphans(table)

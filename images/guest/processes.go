@@ -6,6 +6,7 @@ import (
 	"os/signal"
 	"sync"
 	"syscall"
+	"time"
 	"unsafe"
 )
 
@@ -20,7 +21,7 @@ type ending struct {
 // until the channel that announces them is closed.
 type process struct {
 	serial  uint64
-	launch  *launch // the shim's memory, until it is reaped
+	launch  *launch // the memory that shim and command run in; kept until both are done with it
 	shimPID int
 	pid     int // of the main process
 
@@ -34,6 +35,7 @@ type process struct {
 	alive    bool // descendants live on
 	isEnded  bool
 	shimGone bool
+	orphaned bool // its shim was killed before its main process ended
 }
 
 // processTable knows every shim, and is the one place that waits for children.
@@ -43,9 +45,11 @@ type processTable struct {
 	byShim   map[int]*process
 	byMain   map[int]*process // whose end nobody told yet
 	serial   uint64
-	pipe     *os.File
-	readFD   int
-	writeFD  int
+	// abandoned are launches that are never given back, since who runs in them is not known.
+	abandoned []*launch
+	pipe      *os.File
+	readFD    int
+	writeFD   int
 }
 
 func newProcessTable() (*processTable, error) {
@@ -160,6 +164,9 @@ func (t *processTable) settle(p *process, alive bool) {
 		return
 	}
 	p.isEnded, p.alive = true, alive
+	if p.shimGone {
+		p.launch = nil
+	}
 	delete(t.byMain, p.pid)
 	close(p.ended)
 }
@@ -194,34 +201,82 @@ func (t *processTable) reaped(pid int, status syscall.WaitStatus) {
 		t.shimEnded(shim)
 		return
 	}
-	if p := t.byMain[pid]; p != nil {
+	p := t.byMain[pid]
+	if p == nil {
+		p = t.untold(pid)
+	}
+	if p != nil {
 		p.end = ending{known: true, code: status.ExitStatus()}
 		if status.Signaled() {
 			p.end = ending{known: true, signal: status.Signal()}
+		}
+		if !isClosed(p.started) {
+			p.failedAt, p.errno = p.launch.failedAt, p.launch.errno
+			close(p.started)
 		}
 		t.settle(p, t.anyOrphan())
 	}
 }
 
+// untold finds whose main process pid was if its shim was killed before it could tell.
+func (t *processTable) untold(pid int) *process {
+	for _, p := range t.byShim {
+		if !isClosed(p.started) && int(p.launch.pid) == pid {
+			p.pid, p.orphaned = pid, true
+			return p
+		}
+	}
+	return nil
+}
+
+// shimEnded: usually all is told by then. If a command killed its shim before that, its main process
+// has fallen to the guest, whose wait loop will see its end.
 func (t *processTable) shimEnded(p *process) {
 	p.shimGone = true
-	p.launch = nil
 	delete(t.byShim, p.shimPID)
 	delete(t.bySerial, p.serial)
-	select {
-	case <-p.started:
+	switch {
+	case p.isEnded:
+		p.launch = nil
+	case p.end.known || (isClosed(p.started) && p.failedAt != stageNone):
+		t.settle(p, false)
+	case isClosed(p.started):
+		p.orphaned = true
+		if parentOf(p.pid) != os.Getpid() { // neither its shim nor we can ever learn its status
+			t.settle(p, false)
+		}
+	case p.launch.pid != 0 && parentOf(int(p.launch.pid)) == os.Getpid():
+		p.orphaned = true
+		p.pid = int(p.launch.pid)
+		t.byMain[p.pid] = p
+		go t.awaitExec(p)
 	default:
+		// A process that we do not know may still run in this launch's memory.
+		t.abandoned = append(t.abandoned, p.launch)
 		p.lost = true
 		close(p.started)
 		t.settle(p, false)
-		return
 	}
-	if p.failedAt != stageNone || p.end.known {
-		t.settle(p, false)
-		return
-	}
-	if parentOf(p.pid) != os.Getpid() { // neither its shim nor we can ever learn its status
-		t.settle(p, false)
+}
+
+// awaitExec waits until the command of a shim that was killed at once has executed: until then it
+// bears the shim's name. If it ends before, the wait loop says so.
+func (t *processTable) awaitExec(p *process) {
+	for {
+		t.mu.Lock()
+		name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", p.pid))
+		over := isClosed(p.started)
+		if !over && (err != nil || string(name) != shimComm+"\n") {
+			over = true
+			if err == nil {
+				close(p.started)
+			}
+		}
+		t.mu.Unlock()
+		if over {
+			return
+		}
+		time.Sleep(time.Millisecond) // it is a few system calls away, and no event tells
 	}
 }
 

@@ -28,10 +28,11 @@ const (
 func serve(o options) error {
 	runtime.GOMAXPROCS(processors)
 	debug.SetGCPercent(50)
-	harden()
-	if err := reserveDescriptors(); err != nil {
+	if err := reserveDescriptors(); err != nil { // before harden: it hides /proc/self from who is not root
 		return err
 	}
+	findProgramPages()
+	harden()
 	var token []byte
 	if o.tokenFile != "" {
 		var err error

@@ -106,6 +106,7 @@ type launch struct {
 	shimName   *byte
 
 	// Written by the shim and its command alone.
+	pid      int32 // of the command, before anything else
 	failedAt stage
 	errno    syscall.Errno
 	rec      record
@@ -245,6 +246,8 @@ func tell(l *launch, kind uint32) {
 //go:nosplit
 //go:norace
 func commandMain(l *launch) {
+	pid, _, _ := syscall.RawSyscall(syscall.SYS_GETPID, 0, 0, 0)
+	l.pid = int32(pid)
 	syscall.RawSyscall(syscall.SYS_SETSID, 0, 0, 0)
 	for sig := uintptr(1); sig <= 64; sig++ {
 		syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&l.zeros)), 0, 8, 0, 0)

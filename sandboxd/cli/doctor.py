@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -32,8 +32,10 @@ class Check:
 def doctor(args: Namespace) -> int:
     """Look at everything and say it. 1 if no sandbox can be made here."""
     settings = read_settings(args)
-    checks = [*_house(settings), *_backend(settings)]
-    fatal = any(check.is_fatal and not check.ok for check in checks)
+    checks = list(_house(settings))
+    if not _any_fatal(checks):  # what cannot be written to can say nothing of the backend
+        checks += _backend(settings)
+    fatal = _any_fatal(checks)
     if args.output == "json":
         print_json({"ok": not fatal, "checks": [asdict(check) for check in checks]})
     else:
@@ -41,6 +43,10 @@ def doctor(args: Namespace) -> int:
             _print(check)
         print("no sandbox can be made here" if fatal else "sandboxes can be made here")
     return ExitCode.FAILED if fatal else ExitCode.OK
+
+
+def _any_fatal(checks: Sequence[Check]) -> bool:
+    return any(check.is_fatal and not check.ok for check in checks)
 
 
 def _print(check: Check) -> None:

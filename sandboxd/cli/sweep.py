@@ -1,13 +1,14 @@
-"""`sweep`: remove what is ours and orphaned, from a state directory that no daemon holds.
+"""`sweep`: remove what is ours and orphaned, never another installation's.
 
-A daemon that runs sweeps by itself. Never touches another installation's boxes.
+Asks the daemon that holds the state directory; where none does, takes its lock and does it here.
 """
 
 from __future__ import annotations
 
+import os
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import anyio
 
@@ -24,17 +25,31 @@ from sandboxd.model.lease import End, Lease, LeaseState
 from sandboxd.settings import Settings
 from sandboxd.state_dir import StateDir, hold_state_dir
 from sandboxd.telemetry.metrics import Metrics
-from sandboxd.wire.codes import END_VERDICTS, EndReason
+from sandboxd.wire.codes import END_VERDICTS, EndReason, ErrorCode
+from sandboxd_client import ApiUnreachable
+from sandboxd_client._async.api import AsyncApi
+from sandboxd_client._core.calls import Call, encode, path_of
+from sandboxd_client._core.settings import address_of, key_of
 
 _DISPOSE_S = 30.0
+_ALL_S = 300.0  # for a daemon to end everything
+_PATIENCE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
     """A box to remove, and why."""
 
-    box: OwnedBox
+    box_id: str
     why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swept:
+    """What was found, and how many of it could not be removed."""
+
+    boxes: tuple[Found, ...]
+    left: int
 
 
 def sweep(args: Namespace) -> int:
@@ -42,55 +57,83 @@ def sweep(args: Namespace) -> int:
     settings = read_settings(args)
     if not settings.state_dir.is_dir():
         raise CliError(f"{settings.state_dir}: there is no such state folder; give --state-dir")
-    with hold_state_dir(settings.state_dir) as state_dir:
-        found, failed = anyio.run(_sweep, settings, state_dir, args.all, args.dry_run)
+    try:
+        with hold_state_dir(settings.state_dir) as state_dir:
+            swept = anyio.run(_sweep, settings, state_dir, args.all, args.dry_run)
+    except SandboxdError as error:
+        if error.code is not ErrorCode.CONFLICT:
+            raise
+        swept = anyio.run(_ask_daemon, settings, args.all, args.dry_run)
     if args.output == "json":
-        boxes = [{"box_id": one.box.box_id, "why": one.why} for one in found]
-        print_json({"dry_run": args.dry_run, "boxes": boxes, "failed": failed})
+        print_json({"dry_run": args.dry_run, **asdict(swept)})
     else:
-        for one in found:
-            print(f"{'would remove' if args.dry_run else 'removed'} {one.box.box_id}: {one.why}")
-        print(f"{len(found)} found, {len(failed)} could not be removed")
-    return ExitCode.FAILED if failed else ExitCode.OK
+        for found in swept.boxes:
+            print(f"{'would remove' if args.dry_run else 'removed'} {found.box_id}: {found.why}")
+        print(f"{len(swept.boxes)} found, {swept.left} could not be removed")
+    return ExitCode.FAILED if swept.left else ExitCode.OK
+
+
+async def _ask_daemon(
+    settings: Settings,
+    everything: bool,  # noqa: FBT001 - anyio.run takes no keywords
+    dry_run: bool,  # noqa: FBT001
+) -> Swept:
+    """Have the daemon that holds the state directory do it."""
+    url = os.environ.get("SANDBOXD_API_URL") or settings.server.base_url()
+    api = AsyncApi(address_of(url), key=key_of(None), connections=1, patience_s=_PATIENCE_S)
+    body = encode({"all": everything, "dry_run": dry_run})
+    try:
+        told = await api.json(
+            Call(method="POST", path=path_of("sweep"), body=body, silence_s=_ALL_S)
+        )
+    except ApiUnreachable as error:
+        text = f"a daemon holds {settings.state_dir} and does not answer at {url}"
+        raise CliError(f"{text}; set SANDBOXD_API_URL to where it listens") from error
+    finally:
+        await api.aclose()
+    why = "all was to go" if everything else "nobody holds it"
+    boxes = tuple(Found(box_id=box_id, why=why) for box_id in told["boxes"])
+    return Swept(boxes=boxes, left=int(told["left"]))
 
 
 async def _sweep(
     settings: Settings,
     state_dir: StateDir,
-    everything: bool,  # noqa: FBT001 - anyio.run takes no keywords
+    everything: bool,  # noqa: FBT001
     dry_run: bool,  # noqa: FBT001
-) -> tuple[list[Found], list[str]]:
+) -> Swept:
+    """Do it ourselves, as no daemon holds the state directory."""
     async with (
         open_backend(settings, state_dir) as backend,
         open_sqlite_store(state_dir.store, Metrics()) as store,
     ):
         leases = await store.load()
-        found = list(_orphans(await backend.list_owned(), leases, everything=everything))
-        if dry_run:
-            return found, []
-        if everything:
-            await _end_leases(store, leases)
-        return found, await _remove(backend, found)
+        holders = {lease.box.box_id: lease for lease in leases if lease.box is not None}
+        doomed: dict[str, tuple[OwnedBox, str]] = {}
+        for box in await backend.list_owned():
+            why = _why_removed(box, holders.get(box.box_id), everything=everything)
+            if why is not None:
+                doomed[box.box_id] = (box, why)
+        left = 0
+        if not dry_run:
+            if everything:
+                await _end_leases(store, leases)
+            left = await _remove(backend, [box for box, _ in doomed.values()])
+    found = tuple(Found(box_id=box_id, why=why) for box_id, (_, why) in doomed.items())
+    return Swept(boxes=found, left=left)
 
 
-def _orphans(
-    boxes: Sequence[OwnedBox], leases: Sequence[Lease], *, everything: bool
-) -> Sequence[Found]:
-    """Boxes that nobody can use any more; with `everything` leased and warm ones too."""
-    holders = {lease.box.box_id: lease for lease in leases if lease.box is not None}
-    found = []
-    for box in boxes:
-        lease = holders.get(box.box_id)
-        if lease is not None and lease.over:
-            found.append(Found(box=box, why=f"its lease {lease.id} has ended"))
-        elif box.ref is None:
-            found.append(Found(box=box, why="what a make that never finished left"))
-        elif not box.alive:
-            found.append(Found(box=box, why="it is dead"))
-        elif everything:
-            why = "warm stock" if lease is None else f"leased as {lease.id}"
-            found.append(Found(box=box, why=why))
-    return found
+def _why_removed(box: OwnedBox, lease: Lease | None, *, everything: bool) -> str | None:
+    """Why nobody can use a box any more, None if somebody might."""
+    if lease is not None and lease.over:
+        return f"its lease {lease.id} has ended"
+    if box.ref is None:
+        return "what a make that never finished left"
+    if not box.alive:
+        return "it is dead"
+    if everything:
+        return "warm stock" if lease is None else f"leased as {lease.id}"
+    return None
 
 
 async def _end_leases(store: LeaseStore, leases: Sequence[Lease]) -> None:
@@ -109,20 +152,18 @@ async def _end_leases(store: LeaseStore, leases: Sequence[Lease]) -> None:
             await store.put(replace(lease, state=LeaseState.ENDING, end=end))
 
 
-async def _remove(backend: Backend, found: Sequence[Found]) -> list[str]:
-    """Remove each; returns the ids of those that could not be."""
-    failed = []
-    for one in found:
+async def _remove(backend: Backend, boxes: Sequence[OwnedBox]) -> int:
+    """Remove each; returns how many could not be."""
+    left = 0
+    for box in boxes:
         try:
             with anyio.fail_after(_DISPOSE_S):
-                if one.box.ref is None:
-                    await backend.dispose_remains(one.box.box_id)
+                if box.ref is None:
+                    await backend.dispose_remains(box.box_id)
                 else:
-                    await backend.dispose(one.box.ref)
-        except SandboxdError as error:
-            say(f"{one.box.box_id}: {error.detail}")
-            failed.append(one.box.box_id)
-        except TimeoutError:
-            say(f"{one.box.box_id}: not gone within {_DISPOSE_S:g} s")
-            failed.append(one.box.box_id)
-    return failed
+                    await backend.dispose(box.ref)
+        except (SandboxdError, TimeoutError) as error:
+            why = error.detail if isinstance(error, SandboxdError) else "not gone in time"
+            say(f"{box.box_id}: {why}")
+            left += 1
+    return left

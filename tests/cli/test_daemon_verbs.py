@@ -108,9 +108,25 @@ def test_sweep_of_no_state_is_a_line(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "there is no such state folder" in capsys.readouterr().err
 
 
-async def test_sweep_beside_a_daemon_says_that_it_holds_the_state(places: list[str]) -> None:
-    async with serving(*places, "--backend", "fake"):
-        assert await anyio.to_thread.run_sync(main, ["sweep", "--backend", "fake", *places]) == 1
+async def test_sweep_asks_the_daemon_that_holds_the_state(
+    places: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["sweep", "--backend", "fake", *places]
+    async with (
+        serving(*places, "--backend", "fake") as (_, url),
+        AsyncSandboxd(url=url) as client,
+    ):
+        leased = await client.lease("python")
+        monkeypatch.setenv("SANDBOXD_API_URL", url)
+        assert await anyio.to_thread.run_sync(main, argv) == 0
+        assert (await leased.info()).state == "leased"
+        assert await anyio.to_thread.run_sync(main, [*argv, "--all"]) == 0
+        info = await leased.info()
+        assert info.end is not None
+        assert info.end.reason == "shutdown"
+        monkeypatch.setenv("SANDBOXD_API_URL", "http://127.0.0.1:9")
+        assert await anyio.to_thread.run_sync(main, argv) == 1
+    assert "does not answer at http://127.0.0.1:9" in capfd.readouterr().err
 
 
 @pytest.mark.usefixtures("local_works")

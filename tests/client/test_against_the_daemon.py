@@ -56,7 +56,7 @@ async def test_a_rollout_leases_writes_runs_and_gives_back(client: AsyncSandboxd
         assert result.stdout == "from the lease\nfrom the SDK\nyou\n"
         assert result.ok
         assert result.check() is result
-    info = await sandbox.info()
+    info = await sandbox.release(wait_s=5)  # was released already: waits until it is gone
     assert (info.state, info.end and info.end.reason) == ("ended", "released")
 
 

@@ -66,7 +66,7 @@ def test_a_rollout_without_an_event_loop(sync_client: Sandboxd, tmp_path: Path) 
         assert (tmp_path / "down" / "f").read_bytes() == b"z" * 2_000_000
         with pytest.raises(FileNotFound):
             sandbox.files.read("nope")
-    assert sandbox.info().state == "ended"
+    assert sandbox.release(wait_s=5).state == "ended"
 
 
 def test_a_process_and_a_shell(sandbox: Sandbox) -> None:

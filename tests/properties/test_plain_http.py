@@ -52,10 +52,8 @@ def outcome(pieces: list[bytes], *, limit: int = 100) -> tuple[int, Headers, byt
         answer: tuple[int, Headers, bytes] = end.value
         return answer
     except ConnectionLost as lost:
-        assert connection.closed
-        assert lost.sent
-        return "lost"
-    raise AssertionError("it waited")
+        return "lost" if lost.sent and connection.closed else "left open"
+    return "it waited"
 
 
 @pytest.mark.parametrize("answer", [OK, CHUNKED, CLOSING, TO_THE_END, HINTED])
@@ -83,7 +81,8 @@ def test_more_than_the_answer_is_lost() -> None:
 
 @given(st.lists(st.sampled_from(
     [b"HTTP/1.1 200 OK", b"HTTP/1.0 200 OK", b"HTTP/1.1 99 no", b"content-length: 0", b"a:b",
-     b"content-length: 1", b" folded", b"bad name: x", b"Connection: close", b"nul: \0", b"x: \xff"],
+     b"content-length: 1", b" folded", b"bad name: x", b"Connection: close", b"nul: \0",
+     b"x: \xff"],
 ), max_size=5))  # fmt: skip
 def test_head_that_is_read_plainly_is_read_the_same_by_h11(lines: list[bytes]) -> None:
     head = b"\r\n".join(lines)

@@ -35,7 +35,6 @@ class AsyncPool:
     """The connections of one event loop (or of one process, in the synchronous twin)."""
 
     def __init__(self, *, limit: int) -> None:
-        self.pid = os.getpid()
         self.closed = False
         self.slots = runtime.Slots(limit)
         self.idle: IdleConnections[AsyncHeld] = IdleConnections()
@@ -91,31 +90,30 @@ class AsyncTransport:
         self._address = address
         self._headers: Headers = [(b"host", address.authority.encode("latin-1")), *headers]
         self._limit = limit
+        self._begin_books()
+
+    def _begin_books(self) -> None:
+        """Empty books for this process.
+
+        After a fork what the parent's pools hold is theirs: the child forgets it, and sends
+        nothing on it, no farewell of TLS either. Its lock may have been held at that moment.
+        """
+        self._pid = os.getpid()
         self._pools: WeakKeyDictionary[object, AsyncPool] = WeakKeyDictionary()
-        self._opening = runtime.guard()
+        self._opening = runtime.lock()
 
     def _pool(self) -> AsyncPool:
+        if self._pid != os.getpid():
+            self._begin_books()
         home = runtime.home()
-        pool = self._pools.get(home)
-        if pool is not None and pool.pid == os.getpid():
-            return pool
-        return self._new_pool(home)
+        return self._pools.get(home) or self._new_pool(home)
 
     def _new_pool(self, home: object) -> AsyncPool:
-        """A pool for a loop or a process that had none.
-
-        After a fork what the parent's pools hold is theirs: the child forgets it, and sends nothing
-        on it, no farewell of TLS either.
-        """
-        if any(pool.pid != os.getpid() for pool in list(self._pools.values())):
-            self._pools, self._opening = WeakKeyDictionary(), runtime.guard()
+        """A pool for an event loop that had none; pools of loops that are gone go too."""
         with self._opening:
             for other in [other for other in self._pools if runtime.is_gone(other)]:
                 del self._pools[other]
-            pool = self._pools.get(home)
-            if pool is None:
-                pool = self._pools[home] = AsyncPool(limit=self._limit)
-            return pool
+            return self._pools.setdefault(home, AsyncPool(limit=self._limit))
 
     async def send(self, call: Call, body: AsyncBody | None = None) -> AsyncExchange:
         """Send a request and wait for the head of its answer.
@@ -176,8 +174,11 @@ class AsyncTransport:
 
     async def aclose(self) -> None:
         """Close this loop's connections at rest. Those in use close when their calls end."""
-        pool = self._pools.pop(runtime.home(), None)
-        if pool is not None and pool.pid == os.getpid():
+        if self._pid != os.getpid():
+            return
+        with self._opening:
+            pool = self._pools.pop(runtime.home(), None)
+        if pool is not None:
             pool.closed = True
             await _close_all(pool.clear())
 

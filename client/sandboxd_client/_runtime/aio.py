@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import select
 import socket
+import threading  # noqa: TID251 - one client may serve event loops in several threads
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
@@ -19,6 +19,7 @@ from anyio.streams.tls import TLSStream
 from sandboxd.wire.streams import AnyioStream
 from sandboxd_client._core.settings import Address
 from sandboxd_client._core.tarballs import ChunkReader
+from sandboxd_client._runtime.readable import is_readable
 
 T = TypeVar("T")
 
@@ -38,6 +39,11 @@ def shielded(timeout_s: float) -> AbstractContextManager[object]:
 def guard() -> AbstractContextManager[object]:
     """What protects books that several threads might touch: nothing, one loop has one thread."""
     return nullcontext()
+
+
+def lock() -> threading.Lock:
+    """What protects a book that several loops, in as many threads, might touch. Never held long."""
+    return threading.Lock()
 
 
 def home() -> object:
@@ -103,7 +109,7 @@ class Line:
 
     def has_news(self) -> bool:
         """Whether a line that should be at rest has something to read: its end, most likely."""
-        return _is_readable(self._socket)
+        return is_readable(self._socket)
 
 
 async def connect(address: Address, *, silence_s: float) -> Line:
@@ -127,17 +133,6 @@ async def connect(address: Address, *, silence_s: float) -> Line:
 def _socket_of(stream: ByteStream) -> socket.socket:
     sock: socket.socket = stream.extra(SocketAttribute.raw_socket)  # noqa: S610 - no Django here
     return sock
-
-
-def _is_readable(sock: socket.socket) -> bool:
-    fileno = sock.fileno()
-    if fileno < 0:
-        return True
-    if hasattr(select, "poll"):  # select() cannot look at descriptors over 1023
-        poll = select.poll()
-        poll.register(fileno, select.POLLIN)
-        return bool(poll.poll(0))
-    return bool(select.select([fileno], [], [], 0)[0])
 
 
 async def in_thread(work: Callable[..., T], *args: Any) -> T:

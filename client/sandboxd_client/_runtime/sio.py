@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 import socket
 import threading  # noqa: TID251 - the twin for programs without an event loop
 import time
@@ -14,6 +13,7 @@ from typing import Any, Self, TypeVar
 from sandboxd.wire.streams import SocketStream
 from sandboxd_client._core.settings import Address
 from sandboxd_client._core.tarballs import ChunkReader
+from sandboxd_client._runtime.readable import is_readable
 
 T = TypeVar("T")
 
@@ -58,6 +58,11 @@ def shielded(timeout_s: float) -> Iterator[None]:
 
 def guard() -> AbstractContextManager[object]:
     """What protects books that several threads touch."""
+    return threading.Lock()
+
+
+def lock() -> threading.Lock:
+    """What protects a book that several threads touch. Never held long."""
     return threading.Lock()
 
 
@@ -121,14 +126,7 @@ class Line:
 
     def has_news(self) -> bool:
         """Whether a line that should be at rest has something to read: its end, most likely."""
-        fileno = self._socket.fileno()
-        if fileno < 0:
-            return True
-        if hasattr(select, "poll"):  # select() cannot look at descriptors over 1023
-            poll = select.poll()
-            poll.register(fileno, select.POLLIN)
-            return bool(poll.poll(0))
-        return bool(select.select([fileno], [], [], 0)[0])
+        return is_readable(self._socket)
 
 
 def connect(address: Address, *, silence_s: float) -> Line:

@@ -62,7 +62,8 @@ async def test_forks_end_at_the_limit_and_the_box_lives(backend: Backend, spec: 
         box = await backend.make(order(small))
         record = await run(backend, box, FORKS)
         assert await backend.look(box) is None
-    assert record.outcome is not None
+    # A shell that cannot fork gives up, or tries until it is out of time.
+    assert (record.outcome, record.exit_code) != (Outcome.EXITED, 0)
 
 
 async def test_a_box_over_its_disk_ends_with_the_reading(backend: Backend, spec: BoxSpec) -> None:

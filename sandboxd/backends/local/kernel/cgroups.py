@@ -111,14 +111,14 @@ class CgroupsV1:
         self.detail = f"version 1, below {self._parents['memory']} and its siblings"
         self._own = {name: _own_group(name, path) for name, path in hierarchies.items()}
         for path in self._parents.values():
-            path.mkdir(exist_ok=True)
+            _make(path)
             if not os.access(path, os.W_OK):
                 raise PermissionError(f"{path} is somebody else's")
 
     def create(self, name: str, resources: Resources) -> None:
         """Make a group in each hierarchy and set its limits."""
         for parent in self._parents.values():
-            (parent / name).mkdir(exist_ok=True)
+            _make(parent / name)
         memory = self._parents["memory"] / name
         limit = str(resources.memory_mb * _MIB)
         (memory / "memory.limit_in_bytes").write_text(limit)
@@ -187,7 +187,7 @@ class CgroupsV2:
         self._parent = base / parent
         self.detail = f"version 2, below {self._parent}"
         _enable(base)
-        self._parent.mkdir(exist_ok=True)
+        _make(self._parent)
         try:
             _enable(self._parent)
         except OSError:
@@ -197,7 +197,7 @@ class CgroupsV2:
     def create(self, name: str, resources: Resources) -> None:
         """Make a group and set its limits."""
         group = self._parent / name
-        group.mkdir(exist_ok=True)
+        _make(group)
         (group / "memory.max").write_text(str(resources.memory_mb * _MIB))
         with suppress(FileNotFoundError):  # a kernel without swap accounting
             (group / "memory.swap.max").write_text("0")
@@ -304,6 +304,13 @@ def _enable(group: Path) -> None:
         raise OSError(f"{group} has no controller {', '.join(sorted(missing))}")
     if not wanted <= set(control.read_text().split()):
         control.write_text(" ".join(f"+{name}" for name in sorted(wanted)))
+
+
+def _make(group: Path) -> None:
+    """Make a group that its members may look into, whatever umask we have."""
+    with suppress(FileExistsError):
+        group.mkdir()
+        group.chmod(0o755)
 
 
 def _remove(group: Path) -> bool:

@@ -1,7 +1,8 @@
-"""Hostile directory trees: measure them and remove them. Blocking; call from a worker thread.
+"""Directory trees: make them, measure them and remove them, hostile as they may have become.
 
 What a sandbox wrote may be deep beyond any recursion, unreadable for its owner, and full of links;
-nothing here follows a link, recurses, or builds a path from more than two names.
+nothing here follows a link, recurses, or builds a path from more than two names. Blocking; call
+from a worker thread.
 """
 
 from __future__ import annotations
@@ -16,6 +17,12 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _HANDLE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _BLOCK_BYTES = 512
 _MAX_DEPTH = 128  # descriptors that one walk may hold; what lies deeper is not measured
+
+
+def make_directory(path: Path, *, mode: int) -> None:
+    """Make a directory of exactly that mode, whatever umask the daemon was started with."""
+    path.mkdir()
+    path.chmod(mode)
 
 
 def disk_usage(top: Path, *, enough_bytes: int) -> int:

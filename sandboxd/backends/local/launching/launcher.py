@@ -117,6 +117,7 @@ class Launcher:
                         pass_fds=passed,
                         env={},
                         cwd="/",
+                        umask=0o022,
                         start_new_session=True,
                     )
         except BaseException:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from sandboxd.backends.local.boxes import BoxPlaces
+from sandboxd.backends.local.kernel.trees import make_directory
 from sandboxd.backends.local.launching.argv import Overlay
 from sandboxd.backends.local.launching.launcher import Launcher
 from sandboxd.backends.local.launching.stage import Stage
@@ -136,11 +137,13 @@ def build_directories(places: BoxPlaces, root: Root, *, owner: int | None) -> No
     """Make the directories a box writes to, owned by its root. Blocking. Raises OSError."""
     own = [places.run]
     if root.has_own_top:
-        places.root.mkdir(mode=0o755)
+        make_directory(places.root, mode=0o755)
         own.append(places.root)
+    for directory in (places.upper(""), places.work("")):
+        make_directory(directory, mode=0o755)
     for layer in root.overlays:
         for path in (places.upper(layer.name), places.work(layer.name)):
-            path.mkdir(mode=0o755, parents=True)
+            make_directory(path, mode=0o755)
             own.append(path)
     for name, (data, mode) in root.seeds.items():
         path = places.upper("etc") / name

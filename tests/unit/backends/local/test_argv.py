@@ -11,7 +11,7 @@ PLAN = LaunchPlan(
     guest="/b/guest",
     own_root="/d/root",
     overlays=[Overlay(source="/usr", upper="/d/upper/usr", work="/d/work/usr", inside="/usr")],
-    read_only=[("/home/a/.venv", "/home/a/.venv")],
+    read_only=[("/srv/a/.venv", "/srv/a/.venv")],
     symlinks=[("usr/bin", "/bin")],
     shared="/d/run",
     shm_bytes=1024,
@@ -70,4 +70,4 @@ def test_an_image_is_the_root_itself() -> None:
 
 def test_what_leads_to_a_shown_directory_is_passable_for_all() -> None:
     words = bwrap_argv(PLAN)
-    assert has(words, "--perms", "0755", "--dir", "/home/a", "--ro-bind", "/home/a/.venv")
+    assert has(words, "--perms", "0755", "--dir", "/srv/a", "--ro-bind", "/srv/a/.venv")
