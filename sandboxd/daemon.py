@@ -110,6 +110,7 @@ class Daemon:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._watch_lag, name="loop-lag")
                 await tasks.start(self._signals, server, services, rooms, name="signals")
+                self._state_dir.announce(url)
                 services.ready = True
                 print(f"listening on {url}", flush=True)
                 log.info("listening", url=url, backend=backend.name, pid=os.getpid())
@@ -142,7 +143,9 @@ class Daemon:
             sweeper=rooms.sweeper,
             clear=partial(rooms.clear, reopen=True),
             templates=self._settings.templates,
-            auth=Auth(_keys(self._settings), tokens=tokens),
+            auth=Auth(
+                _keys(self._settings), tokens=tokens, operator_key=self._state_dir.operator_key
+            ),
             tokens=tokens,
             clock=self._clock,
             metrics=self._metrics,
@@ -208,6 +211,8 @@ def _backend(settings: Settings, state_dir: StateDir) -> AbstractAsyncContextMan
                     state_dir=state_dir.path,
                     run_dir=settings.backend.run_dir,
                     installation=state_dir.installation,
+                    first_id=settings.backend.local.first_id,
+                    id_count=settings.backend.local.id_count,
                 )
             )
         case "fake":

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
+import hmac
 import os
 import secrets
 from collections.abc import Callable, Iterator
@@ -13,7 +15,9 @@ from pathlib import Path
 from sandboxd.errors import SandboxdError
 from sandboxd.wire.codes import ErrorCode, Fault
 
+OPERATOR_PREFIX = "sbo-"
 _INSTALLATION_BYTES = 6
+_SECRET = "token.key"  # noqa: S105 - a file's name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +27,17 @@ class StateDir:
     path: Path
     installation: str
     token_secret: bytes = field(repr=False)
+
+    _lock: int = field(repr=False)
+
+    def announce(self, url: str) -> None:
+        """Say where the daemon that holds this directory listens, to whoever may read it."""
+        _write_holder(self._lock, url)
+
+    @property
+    def operator_key(self) -> str:
+        """What whoever may read this directory can show the daemon that holds it."""
+        return operator_key(self.token_secret)
 
     @property
     def store(self) -> Path:
@@ -50,7 +65,8 @@ def hold_state_dir(path: Path) -> Iterator[StateDir]:
         yield StateDir(
             path=path,
             installation=_kept(path / "installation", _new_installation).decode(),
-            token_secret=_kept(path / "token.key", lambda: secrets.token_bytes(32)),
+            token_secret=_kept(path / _SECRET, lambda: secrets.token_bytes(32)),
+            _lock=lock,
         )
     finally:
         os.close(lock)
@@ -60,13 +76,28 @@ def _lock(lock: int, path: Path) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        holder = os.pread(lock, 32, 0).decode(errors="replace").strip() or "unknown"
+        pid, _, url = os.pread(lock, 4096, 0).decode(errors="replace").partition("\n")
         raise SandboxdError(
             ErrorCode.CONFLICT,
-            f"another daemon (process {holder}) holds {path}: stop it, or give another --state-dir",
+            f"another daemon (process {pid}) holds {path}: stop it, or give another --state-dir",
+            details={"pid": pid, "url": url.strip()},
         ) from None
+    _write_holder(lock, "")
+
+
+def _write_holder(lock: int, url: str) -> None:
     os.ftruncate(lock, 0)
-    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    os.pwrite(lock, f"{os.getpid()}\n{url}\n".encode(), 0)
+
+
+def operator_key(secret: bytes) -> str:
+    """Derived from the directory's secret: to read the file is to be its operator."""
+    return OPERATOR_PREFIX + hmac.new(secret, b"operator", hashlib.sha256).hexdigest()
+
+
+def read_operator_key(path: Path) -> str:
+    """The same, for a program beside the daemon. Raises OSError for who may not read it."""
+    return operator_key((path / _SECRET).read_bytes())
 
 
 def _new_installation() -> bytes:

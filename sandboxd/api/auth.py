@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,11 +19,13 @@ LOCAL_OWNER = "local"  # who owns what is made without a key
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """owner: whose leases may be seen; None for a token, which is bound to `lease_id` instead."""
+    """owner: whose leases may be seen; None for a token, which is bound to `lease_id` instead, and
+    for the operator, who sees all.
+    """
 
     owner: str | None
     lease_id: str | None = None
-    rights: Literal["all", "use", "read"] = "all"
+    rights: Literal["operator", "all", "use", "read"] = "all"
 
 
 _NOT_FOR_TOKENS = ("/renew", "/tokens", "/grading")
@@ -31,8 +34,9 @@ _NOT_FOR_TOKENS = ("/renew", "/tokens", "/grading")
 class Auth:
     """Keys and tokens of this daemon."""
 
-    def __init__(self, keys: Mapping[str, str], *, tokens: Tokens) -> None:
+    def __init__(self, keys: Mapping[str, str], *, tokens: Tokens, operator_key: str) -> None:
         """keys: key → owner's name. None at all: only this machine may call."""
+        self._operator = _digest(operator_key)
         self._owners = {_digest(key): name for key, name in keys.items()}
         self._tokens = tokens
 
@@ -51,6 +55,8 @@ class Auth:
         secret = secret.strip()
         if scheme.lower() == "bearer" and secret.startswith(PREFIX):
             return self.by_token(secret)
+        if scheme.lower() == "bearer" and hmac.compare_digest(_digest(secret), self._operator):
+            return Principal(None, rights="operator")
         if self.open:
             return Principal(LOCAL_OWNER)
         # Looked up by digest: the time it takes tells nothing about the keys.

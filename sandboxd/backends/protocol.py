@@ -40,7 +40,7 @@ class LimitKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What this backend can do on this machine. What is false is refused clearly, never pretended."""
+    """What this backend can do on this machine. What is false is refused, never pretended."""
 
     limits: Mapping[str, LimitKind]  # cpu, memory, pids, disk
     networks: frozenset[str]  # of "none", "internet", "allow"
@@ -132,7 +132,8 @@ class Backend(Protocol):
 
     async def look(self, ref: BoxRef) -> Death | None:
         """None while the box lives, else its death. Never guesses: cannot tell → raises
-        `backend_unavailable`."""
+        `backend_unavailable`.
+        """
         ...
 
     async def list_owned(self) -> list[OwnedBox]:

@@ -5,10 +5,11 @@ Asks the daemon that holds the state directory; where none does, takes its lock 
 
 from __future__ import annotations
 
-import os
+import json
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from urllib.request import Request, urlopen
 
 import anyio
 
@@ -23,17 +24,12 @@ from sandboxd.leases.sqlite_store import open_sqlite_store
 from sandboxd.leases.store import LeaseStore
 from sandboxd.model.lease import End, Lease, LeaseState
 from sandboxd.settings import Settings
-from sandboxd.state_dir import StateDir, hold_state_dir
+from sandboxd.state_dir import StateDir, hold_state_dir, read_operator_key
 from sandboxd.telemetry.metrics import Metrics
 from sandboxd.wire.codes import END_VERDICTS, EndReason, ErrorCode
-from sandboxd_client import ApiUnreachable
-from sandboxd_client._async.api import AsyncApi
-from sandboxd_client._core.calls import Call, encode, path_of
-from sandboxd_client._core.settings import address_of, key_of
 
 _DISPOSE_S = 30.0
 _ALL_S = 300.0  # for a daemon to end everything
-_PATIENCE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +59,8 @@ def sweep(args: Namespace) -> int:
     except SandboxdError as error:
         if error.code is not ErrorCode.CONFLICT:
             raise
-        swept = anyio.run(_ask_daemon, settings, args.all, args.dry_run)
+        url = str(error.details.get("url", ""))
+        swept = _ask_daemon(url, settings, everything=args.all, dry_run=args.dry_run)
     if args.output == "json":
         print_json({"dry_run": args.dry_run, **asdict(swept)})
     else:
@@ -73,24 +70,24 @@ def sweep(args: Namespace) -> int:
     return ExitCode.FAILED if swept.left else ExitCode.OK
 
 
-async def _ask_daemon(
-    settings: Settings,
-    everything: bool,  # noqa: FBT001 - anyio.run takes no keywords
-    dry_run: bool,  # noqa: FBT001
-) -> Swept:
+def _ask_daemon(url: str, settings: Settings, *, everything: bool, dry_run: bool) -> Swept:
     """Have the daemon that holds the state directory do it."""
-    url = os.environ.get("SANDBOXD_API_URL") or settings.server.base_url()
-    api = AsyncApi(address_of(url), key=key_of(None), connections=1, patience_s=_PATIENCE_S)
-    body = encode({"all": everything, "dry_run": dry_run})
+    if not url:
+        raise CliError(f"the daemon that holds {settings.state_dir} is starting; try again")
+    request = Request(  # noqa: S310 - an address that our own daemon wrote down
+        f"{url}/v1/sweep",
+        data=json.dumps({"all": everything, "dry_run": dry_run}).encode(),
+        headers={
+            "Content-Type": "application/json",
+            "Authorization": f"Bearer {read_operator_key(settings.state_dir)}",
+        },
+    )
     try:
-        told = await api.json(
-            Call(method="POST", path=path_of("sweep"), body=body, silence_s=_ALL_S)
-        )
-    except ApiUnreachable as error:
-        text = f"a daemon holds {settings.state_dir} and does not answer at {url}"
-        raise CliError(f"{text}; set SANDBOXD_API_URL to where it listens") from error
-    finally:
-        await api.aclose()
+        with urlopen(request, timeout=_ALL_S) as answer:  # noqa: S310
+            told = json.load(answer)
+    except (OSError, ValueError) as error:
+        text = f"a daemon holds {settings.state_dir} and does not answer at {url} ({error})"
+        raise CliError(f"{text}; see its log") from error
     why = "all was to go" if everything else "nobody holds it"
     boxes = tuple(Found(box_id=box_id, why=why) for box_id in told["boxes"])
     return Swept(boxes=boxes, left=int(told["left"]))
@@ -99,7 +96,7 @@ async def _ask_daemon(
 async def _sweep(
     settings: Settings,
     state_dir: StateDir,
-    everything: bool,  # noqa: FBT001
+    everything: bool,  # noqa: FBT001 - anyio.run takes no keywords
     dry_run: bool,  # noqa: FBT001
 ) -> Swept:
     """Do it ourselves, as no daemon holds the state directory."""

@@ -172,3 +172,8 @@ def test_every_code_that_can_be_an_answer_has_a_status() -> None:
     inside_only = {ErrorCode.OOM, ErrorCode.SIGNALED, ErrorCode.KILLED, ErrorCode.LOST}
     for code, facts in CODES.items():
         assert (facts.status is None) == (code in inside_only | {ErrorCode.EVICTED})
+
+
+def test_no_key_may_end_everybody_s_leases(alice: httpx.Client) -> None:
+    problem(alice.post("/v1/sweep", json={"all": True}), 403, ErrorCode.FORBIDDEN)
+    assert alice.post("/v1/sweep", json={"dry_run": True}).json()["boxes"] == []

@@ -108,8 +108,8 @@ def test_sweep_of_no_state_is_a_line(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "there is no such state folder" in capsys.readouterr().err
 
 
-async def test_sweep_asks_the_daemon_that_holds_the_state(
-    places: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+async def test_sweep_asks_the_daemon_that_holds_the_state_wherever_it_listens(
+    places: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     argv = ["sweep", "--backend", "fake", *places]
     async with (
@@ -117,16 +117,13 @@ async def test_sweep_asks_the_daemon_that_holds_the_state(
         AsyncSandboxd(url=url) as client,
     ):
         leased = await client.lease("python")
-        monkeypatch.setenv("SANDBOXD_API_URL", url)
+        monkeypatch.setenv("SANDBOXD_API_URL", "http://127.0.0.1:9")  # of another daemon
         assert await anyio.to_thread.run_sync(main, argv) == 0
         assert (await leased.info()).state == "leased"
         assert await anyio.to_thread.run_sync(main, [*argv, "--all"]) == 0
         info = await leased.info()
         assert info.end is not None
         assert info.end.reason == "shutdown"
-        monkeypatch.setenv("SANDBOXD_API_URL", "http://127.0.0.1:9")
-        assert await anyio.to_thread.run_sync(main, argv) == 1
-    assert "does not answer at http://127.0.0.1:9" in capfd.readouterr().err
 
 
 @pytest.mark.usefixtures("local_works")

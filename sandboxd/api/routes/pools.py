@@ -59,6 +59,11 @@ async def adjust_pool(template: str, body: PoolBody, services: Using, caller: Ca
 async def sweep(body: SweepBody, services: Using, caller: Caller) -> Response:
     """Remove boxes that nobody holds; with `all` end every lease too, with reason `shutdown`."""
     if body.all:
+        if caller.rights != "operator":
+            raise SandboxdError(
+                ErrorCode.FORBIDDEN,
+                "only the operator may end every lease: run `sandboxd sweep --all` beside the daemon",
+            )
         boxes = [box.box_id for pool in services.house.pools.values() for box in pool.stock]
         left = 0 if body.dry_run else await services.clear()
         return render.answer({"dry_run": body.dry_run, "boxes": boxes, "left": left})
