@@ -123,7 +123,8 @@ func (g *guest) postKill(w http.ResponseWriter, _ *http.Request) error {
 	return nil
 }
 
-// killAll ends every command and shell, and every process that commands left behind.
+// killAll ends every command and shell, and every process that commands left behind. It counts the
+// commands, and the shells that ran none.
 func (g *guest) killAll() int {
 	var waiting []*Exec
 	for _, e := range g.execs.newestFirst() {
@@ -131,14 +132,14 @@ func (g *guest) killAll() int {
 			waiting = append(waiting, e)
 		}
 	}
-	g.shells.closeAll()
+	killed := len(waiting) + g.shells.closeAll()
 	if !g.processes.killEverything() {
 		g.end(exitTreeUndead, "a command's processes did not die")
 	}
 	for _, e := range waiting {
 		<-e.done
 	}
-	return len(waiting)
+	return killed
 }
 
 func (g *guest) getReadings(w http.ResponseWriter, _ *http.Request) error {

@@ -256,6 +256,9 @@ func (g *guest) supervise(e *Exec, r *execRequest, pipes *execPipes) {
 	e.mu.Lock()
 	stop := e.stop
 	e.mu.Unlock()
+	if isClosed(e.process.ended) {
+		stop = "" // it was quicker
+	}
 	if stop != "" {
 		deadline := time.Now().Add(killGrace)
 		if !g.processes.killTree(e.process, deadline) || !waitUntil(e.process.ended, deadline) {

@@ -15,6 +15,8 @@ const (
 type execTable struct {
 	guest *guest
 	kept  atomic.Int64 // bytes of output in memory, of all commands
+	// boundAt is what kept must exceed for the bound to be looked at again.
+	boundAt atomic.Int64
 
 	mu        sync.Mutex
 	byID      map[string]*Exec
@@ -24,7 +26,9 @@ type execTable struct {
 }
 
 func newExecTable(g *guest) *execTable {
-	return &execTable{guest: g, byID: map[string]*Exec{}}
+	t := &execTable{guest: g, byID: map[string]*Exec{}}
+	t.boundAt.Store(mostKeptBytes)
+	return t
 }
 
 func (t *execTable) find(id string) (*Exec, *problem) {
@@ -87,8 +91,17 @@ func (t *execTable) forgetOldest() bool {
 	return false
 }
 
+// boundStep is how much more must be kept before a bound that could not be held is tried again.
+const boundStep = 1 << 20
+
 // bound takes text from the oldest ended commands while all together hold too much. The lock is held.
 func (t *execTable) bound() {
+	defer func() {
+		now := t.kept.Load()
+		if t.boundAt.Store(mostKeptBytes); now > mostKeptBytes {
+			t.boundAt.Store(now + boundStep)
+		}
+	}()
 	if t.kept.Load() <= mostKeptBytes {
 		return
 	}
@@ -109,7 +122,7 @@ func (t *execTable) bound() {
 
 // grown is called while commands write: the bound holds then too.
 func (t *execTable) grown() {
-	if t.kept.Load() <= mostKeptBytes {
+	if t.kept.Load() <= t.boundAt.Load() {
 		return
 	}
 	t.mu.Lock()

@@ -13,6 +13,8 @@ import (
 // harden makes the guest hard to end or to read from inside. What the kernel refuses is left: none of
 // it is relied on.
 func harden() {
+	syscall.Umask(0o022)
+	_ = os.Chdir("/")
 	// Caught, not ignored: what is ignored would stay so in commands.
 	ignored := make(chan os.Signal, 1)
 	signal.Notify(ignored, syscall.SIGHUP, syscall.SIGINT, syscall.SIGTERM, syscall.SIGPIPE, syscall.SIGQUIT,

@@ -42,6 +42,7 @@ func (g *guest) openPipes(e *Exec, r *execRequest, l *launch) (*execPipes, error
 	pipes.theirs = append(pipes.theirs, fds[0])
 	l.stdio[0] = uintptr(fds[0])
 	e.stdin.open(fds[1], r.Stdin, r.StdinOpen)
+	r.Stdin = nil // the request is kept while the command runs; this may be megabytes
 	return pipes, nil
 }
 

@@ -144,10 +144,15 @@ func (t *shellTable) list() []*shell {
 	return list
 }
 
-func (t *shellTable) closeAll() {
+// closeAll ends all shells, and counts those that were idle.
+func (t *shellTable) closeAll() (idle int) {
 	for _, s := range t.list() {
+		if s.view().State == shellIdle {
+			idle++
+		}
 		s.close()
 	}
+	return idle
 }
 
 func (t *shellTable) remove(s *shell) {

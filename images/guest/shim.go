@@ -1,6 +1,6 @@
 package main
 
-// A command runs below a subreaper of its own, the shim, so that its whole tree can be found (ADR 0002).
+// A command runs below a subreaper of its own, the shim, so that its whole tree can be found (ADR 0007).
 // The shim executes nothing: it is a process that shares the guest's memory, as between vfork and exec,
 // but for its whole life. So it copies no page table and costs no memory, where a fork of the guest cost
 // 2 ms and a re-exec 1.2 ms.

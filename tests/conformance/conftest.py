@@ -26,6 +26,7 @@ from sandboxd.model.claim import Claim
 from sandboxd.model.ids import new_id
 from sandboxd.model.template import BoxSpec, Resources
 from tests.conftest import Loop, asyncio_loop, jumping_loop
+from tests.support.local_traces import traces
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ async def open_local_backend(directory: Path) -> AsyncIterator[Backend]:
     settings = LocalSettings(state_dir=directory, installation=new_id("t")[2:14], disk_every_s=0.2)
     async with open_local(settings) as backend:
         yield backend
+    assert traces(settings) == []
 
 
 def local_gap() -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 import anyio
 from anyio.abc import ByteStream, SocketAttribute
 
+from sandboxd.backends.local.unix_stream import connect_unix
 from sandboxd.wire.http1 import AsyncConnection, ConnectionLost
 from sandboxd.wire.streams import AnyioStream
 
@@ -28,7 +29,7 @@ async def connect_guest(path: Path, pid: int) -> ByteStream:
 
     Nothing is sent before that. Raises OSError if nobody listens, NotTheGuest.
     """
-    stream = await anyio.connect_unix(path)
+    stream = await connect_unix(path)
     raw = stream.extra(SocketAttribute.raw_socket)  # noqa: S610 - not Django's
     credentials = raw.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     peer_pid, _, _ = struct.unpack("3i", credentials)

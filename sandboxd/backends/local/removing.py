@@ -53,8 +53,7 @@ class Remover:
         """
         async with self._alone(box_id):
             with _patience(box_id):
-                while pidfds := await to_thread.run_sync(self._find, box_id, limiter=self._limiter):
-                    await _end_all(pidfds)
+                await self._end_strays(box_id)
             await reap(outer)
             await self._clear(box_id)
 
@@ -68,6 +67,17 @@ class Remover:
         finally:
             if not lock.locked():
                 self._locks.pop(box_id, None)
+
+    async def _end_strays(self, box_id: str) -> None:
+        """Until nothing is found twice in a row.
+
+        A bubblewrap that dies while we look may have had a child after we looked there.
+        """
+        quiet = 0
+        while quiet < 2:
+            pidfds = await to_thread.run_sync(self._find, box_id, limiter=self._limiter)
+            quiet = 0 if pidfds else quiet + 1
+            await _end_all(pidfds)
 
     def _find(self, box_id: str) -> list[int]:
         """Pidfds of what still runs. Blocking."""

@@ -18,6 +18,7 @@ from sandboxd.model.command import Command, ExecRecord
 from sandboxd.model.ids import new_id
 from sandboxd.model.template import BoxSpec, Resources
 from tests.conformance.conftest import MATRIX
+from tests.support.local_traces import traces
 
 Run = Callable[[str], Awaitable[str]]
 SPEC = BoxSpec(image="host", resources=Resources(memory_mb=512, pids=128, disk_mb=512))
@@ -39,6 +40,7 @@ async def backend(settings: LocalSettings) -> AsyncIterator[LocalBackend]:
     async with open_local(settings) as opened:
         yield opened
         await dispose_all(opened)
+    assert traces(settings) == []
 
 
 async def dispose_all(backend: LocalBackend) -> None:

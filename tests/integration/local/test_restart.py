@@ -7,15 +7,14 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import anyio
 import pytest
 
 from sandboxd.backends.local import LocalSettings, open_local
-from sandboxd.backends.local.launching.stage import default_run_dir
 from sandboxd.wire.codes import EndReason
 from tests.integration.local.conftest import dispose_all, order, sh
+from tests.support.local_traces import traces
 
 pytestmark = pytest.mark.anyio
 
@@ -134,13 +133,4 @@ async def test_an_empty_installation_leaves_no_directory(settings: LocalSettings
 
 
 def assert_nothing_left(settings: LocalSettings) -> None:
-    assert not default_run_dir(settings.installation).exists()
-    assert list((settings.state_dir / "boxes").iterdir()) == []
-    groups = Path("/sys/fs/cgroup")
-    assert not [*groups.glob(f"{settings.level}"), *groups.glob(f"*/{settings.level}")]
-    named = str(settings.state_dir).encode()
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            assert named not in entry.read_bytes()
-        except OSError:
-            continue
+    assert traces(settings) == []
