@@ -33,6 +33,7 @@ def build_server(app: ASGIApp) -> Server:
         uvicorn.Config(
             app,
             http="httptools",
+            proxy_headers=False,
             ws="none",
             lifespan="off",
             log_config=None,

@@ -14,7 +14,6 @@ import (
 // it is relied on.
 func harden() {
 	syscall.Umask(0o022)
-	_ = os.Chdir("/")
 	// Caught, not ignored: what is ignored would stay so in commands.
 	ignored := make(chan os.Signal, 1)
 	signal.Notify(ignored, syscall.SIGHUP, syscall.SIGINT, syscall.SIGTERM, syscall.SIGPIPE, syscall.SIGQUIT,

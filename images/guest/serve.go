@@ -49,6 +49,7 @@ func serve(o options) error {
 	if err != nil {
 		return err
 	}
+	_ = os.Chdir("/") // from here on no path is relative to where it was started
 	return newServer(g, token).Serve(listener)
 }
 

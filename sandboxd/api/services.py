@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated
 
-from fastapi import Depends, Request
+from fastapi import Request
 
 from sandboxd.api.auth import Auth, Principal
 from sandboxd.api.tokens import Tokens
@@ -46,24 +45,22 @@ class Services:
     ready: bool = False
 
 
-# Coroutines, because FastAPI sends plain functions to a thread, and this is the hot path.
+# Plain calls and no injected dependencies: those cost 0.1 ms a request on the hot path.
 
 
-async def _services(request: Request) -> Services:
+def services_of(request: Request) -> Services:
+    """The services behind this door."""
     services: Services = request.app.state.services
     return services
 
 
-async def _caller(request: Request) -> Principal:
+def here(request: Request) -> tuple[Services, Principal]:
+    """The services behind this door, and who is calling."""
     principal: Principal = request.scope["state"]["principal"]
-    return principal
+    return services_of(request), principal
 
 
-async def _request_id(request: Request) -> str:
+def request_id_of(request: Request) -> str:
+    """The id that the request came with or was given."""
     request_id: str = request.scope["state"]["request_id"]
     return request_id
-
-
-Using = Annotated[Services, Depends(_services)]
-Caller = Annotated[Principal, Depends(_caller)]
-RequestId = Annotated[str, Depends(_request_id)]

@@ -17,7 +17,7 @@ from sandboxd.wire.streams import AnyioStream
 MAX_ANSWER_BYTES = 1 << 20
 _MAX_ERROR_BYTES = 1 << 16
 _MAX_DETAIL_CHARS = 4000
-_MAX_IDLE = 2
+_MAX_IDLE = 4
 _IDLE_LIFE_S = 30.0
 
 Connect = Callable[[], Awaitable[ByteStream]]

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from sandboxd.api import render
 from sandboxd.api.schemas import ExecBody, SignalBody
-from sandboxd.api.services import Caller, RequestId, Services, Using
+from sandboxd.api.services import Services, here, request_id_of
 from sandboxd.api.streams import ndjson, while_there
 from sandboxd.errors import SandboxdError
 from sandboxd.execution.commands import shell_argv
@@ -31,12 +31,9 @@ _SHORT_S = 1.0  # a command that ends sooner is not worth watching its caller fo
 
 @router.post("", operation_id="run_exec")
 async def run_exec(
+    request: Request,
     sandbox_id: str,
     body: ExecBody,
-    request: Request,
-    services: Using,
-    caller: Caller,
-    request_id: RequestId,
     encoding: Encoding = "text",
     wait_s: Annotated[float | None, Query(ge=0, le=86400)] = None,
 ) -> Response:
@@ -44,11 +41,14 @@ async def run_exec(
 
     With `Accept: application/x-ndjson` its events as they come.
     """
+    services, caller = here(request)
     command = _command(body)
     commands, owner = services.commands, caller.owner
     if "application/x-ndjson" in request.headers.get("accept", ""):
         await commands.start(sandbox_id, command, owner=owner)
-        return _events(services, sandbox_id, command.exec_id, owner, None, encoding, request_id)
+        return _events(
+            services, sandbox_id, command.exec_id, owner, None, encoding, request_id_of(request)
+        )
     if body.detach:
         wait_s = 0.0
     first = _SHORT_S if wait_s is None else min(wait_s, _SHORT_S)
@@ -68,8 +68,12 @@ async def run_exec(
 
 
 @router.get("", operation_id="list_execs")
-async def list_execs(sandbox_id: str, services: Using, caller: Caller) -> Response:
+async def list_execs(
+    request: Request,
+    sandbox_id: str,
+) -> Response:
     """Every command of the sandbox, newest first, without output."""
+    services, caller = here(request)
     records = await services.commands.list(sandbox_id, owner=caller.owner)
     execs = [render.execution(record, output=False) for record in records]
     return render.answer({"execs": execs, "next_cursor": None})
@@ -77,15 +81,14 @@ async def list_execs(sandbox_id: str, services: Using, caller: Caller) -> Respon
 
 @router.get("/{exec_id}", operation_id="get_exec")
 async def get_exec(
+    request: Request,
     sandbox_id: str,
     exec_id: str,
-    request: Request,
-    services: Using,
-    caller: Caller,
     encoding: Encoding = "text",
     wait_s: WaitS = 0,
 ) -> Response:
     """One command; with `wait_s` once it ended, or that time has passed."""
+    services, caller = here(request)
     owner = caller.owner
     if wait_s == 0:
         record = await services.commands.look(sandbox_id, exec_id, owner=owner)
@@ -99,17 +102,16 @@ async def get_exec(
 
 @router.get("/{exec_id}/output", operation_id="read_exec_output")
 async def read_exec_output(
+    request: Request,
     sandbox_id: str,
     exec_id: str,
-    request: Request,
-    services: Using,
-    caller: Caller,
     stream: OutputStream = "stdout",
     offset: Offset = 0,
     limit: Annotated[int, Query(ge=1, le=16 << 20)] = 1 << 20,
     wait_s: WaitS = 0,
 ) -> Response:
     """Raw bytes of one stream from an offset; 416 with `details.kept` for what was not kept."""
+    services, caller = here(request)
     piece = await while_there(
         request,
         lambda: services.commands.read_output(
@@ -128,29 +130,29 @@ async def read_exec_output(
 
 @router.get("/{exec_id}/events", operation_id="follow_exec")
 async def follow_exec(
+    request: Request,
     sandbox_id: str,
     exec_id: str,
-    services: Using,
-    caller: Caller,
-    request_id: RequestId,
     after: Annotated[int | None, Query(ge=0, le=1 << 62)] = None,
     encoding: Encoding = "text",
 ) -> Response:
     """Events of a command, from the one after `after` on, as NDJSON."""
-    return _events(services, sandbox_id, exec_id, caller.owner, after, encoding, request_id)
+    services, caller = here(request)
+    return _events(
+        services, sandbox_id, exec_id, caller.owner, after, encoding, request_id_of(request)
+    )
 
 
 @router.post("/{exec_id}/stdin", operation_id="write_exec_stdin")
 async def write_exec_stdin(
+    request: Request,
     sandbox_id: str,
     exec_id: str,
-    request: Request,
-    services: Using,
-    caller: Caller,
     offset: Annotated[int | None, Query(ge=0, le=1 << 62)] = None,
     eof: bool = False,
 ) -> Response:
     """Write to a command's input; bytes that it has already taken are skipped."""
+    services, caller = here(request)
     taken = await services.commands.write_stdin(
         sandbox_id, exec_id, _pieces(request), owner=caller.owner, offset=offset, eof=eof
     )
@@ -159,9 +161,13 @@ async def write_exec_stdin(
 
 @router.post("/{exec_id}/signal", operation_id="signal_exec")
 async def signal_exec(
-    sandbox_id: str, exec_id: str, body: SignalBody, services: Using, caller: Caller
+    request: Request,
+    sandbox_id: str,
+    exec_id: str,
+    body: SignalBody,
 ) -> Response:
     """Signal a command: `delivered` is false if it had ended already."""
+    services, caller = here(request)
     name = body.signal.removeprefix("SIG")
     delivered = await services.commands.signal(sandbox_id, exec_id, name, owner=caller.owner)
     return render.answer({"delivered": delivered, "state": "running" if delivered else "ended"})

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from sandboxd.api import render
 from sandboxd.api.schemas import MkdirBody, MoveBody
-from sandboxd.api.services import Caller, Using
+from sandboxd.api.services import here
 from sandboxd.api.streams import Emit, Flow, StartBody
 from sandboxd.errors import SandboxdError
 from sandboxd.wire.codes import ErrorCode
@@ -56,15 +56,15 @@ User = Annotated[str, Query(max_length=256, pattern=r"^[^\x00]*$")]
 
 @router.get("", operation_id="read_file")
 async def read_file(
+    request: Request,
     sandbox_id: str,
     path: PathHere,
-    services: Using,
-    caller: Caller,
     offset: Annotated[int, Query(ge=0, le=1 << 62)] = 0,
     limit: Annotated[int | None, Query(ge=0, le=1 << 62)] = None,
     user: User = "",
 ) -> Response:
     """The bytes of a file, or a part of them."""
+    services, caller = here(request)
 
     async def source(start: StartBody, emit: Emit) -> None:
         reading = services.files.read(
@@ -82,15 +82,14 @@ async def read_file(
 
 @router.put("", operation_id="write_file")
 async def write_file(
+    request: Request,
     sandbox_id: str,
     path: PathHere,
     mode: Annotated[int | None, Depends(_mode)],
-    request: Request,
-    services: Using,
-    caller: Caller,
     user: User = "",
 ) -> Response:
     """Write a whole file, atomically: 201 if it is new, 200 if it was there."""
+    services, caller = here(request)
     info, new = await services.files.write(
         sandbox_id,
         path,
@@ -105,14 +104,14 @@ async def write_file(
 
 @router.delete("", status_code=204, operation_id="delete_file")
 async def delete_file(
+    request: Request,
     sandbox_id: str,
     path: PathHere,
-    services: Using,
-    caller: Caller,
     recursive: bool = False,
     user: User = "",
 ) -> Response:
     """Remove a file or an empty directory, or with `recursive` a whole tree."""
+    services, caller = here(request)
     await services.files.delete(
         sandbox_id, path, owner=caller.owner, recursive=recursive, user=user
     )
@@ -121,28 +120,28 @@ async def delete_file(
 
 @router.get("/stat", operation_id="stat_file")
 async def stat_file(
+    request: Request,
     sandbox_id: str,
     path: PathHere,
-    services: Using,
-    caller: Caller,
     follow: bool = True,
     user: User = "",
 ) -> Response:
     """What stands at a path; with `follow=false` of a link itself."""
+    services, caller = here(request)
     info = await services.files.stat(sandbox_id, path, owner=caller.owner, follow=follow, user=user)
     return render.answer(render.file(info))
 
 
 @router.get("/list", operation_id="list_files")
 async def list_files(
+    request: Request,
     sandbox_id: str,
     path: PathHere,
-    services: Using,
-    caller: Caller,
     recursive: bool = False,
     user: User = "",
 ) -> Response:
     """What is in a directory, the whole tree with `recursive`."""
+    services, caller = here(request)
 
     async def source(start: StartBody, emit: Emit) -> None:
         async with (
@@ -163,9 +162,12 @@ async def list_files(
 
 @router.post("/mkdir", status_code=201, operation_id="make_directory")
 async def make_directory(
-    sandbox_id: str, body: MkdirBody, services: Using, caller: Caller
+    request: Request,
+    sandbox_id: str,
+    body: MkdirBody,
 ) -> Response:
     """Make a directory, with its parents unless told otherwise."""
+    services, caller = here(request)
     info = await services.files.mkdir(
         sandbox_id,
         body.path,
@@ -178,8 +180,13 @@ async def make_directory(
 
 
 @router.post("/move", operation_id="move_file")
-async def move_file(sandbox_id: str, body: MoveBody, services: Using, caller: Caller) -> Response:
+async def move_file(
+    request: Request,
+    sandbox_id: str,
+    body: MoveBody,
+) -> Response:
     """Rename a file or directory."""
+    services, caller = here(request)
     info = await services.files.move(
         sandbox_id,
         body.source,
@@ -193,9 +200,10 @@ async def move_file(sandbox_id: str, body: MoveBody, services: Using, caller: Ca
 
 @router.get("/archive", operation_id="pack_files")
 async def pack_files(
-    sandbox_id: str, path: PathHere, services: Using, caller: Caller, user: User = ""
+    request: Request, sandbox_id: str, path: PathHere, user: User = ""
 ) -> Response:
     """A directory or file as a tar stream."""
+    services, caller = here(request)
 
     async def source(start: StartBody, emit: Emit) -> None:
         async with (
@@ -211,14 +219,13 @@ async def pack_files(
 
 @router.put("/archive", operation_id="unpack_files")
 async def unpack_files(
+    request: Request,
     sandbox_id: str,
     path: PathHere,
-    request: Request,
-    services: Using,
-    caller: Caller,
     user: User = "",
 ) -> Response:
     """Write what a tar holds below `path`; members and links that leave it are refused."""
+    services, caller = here(request)
     unpacked = await services.files.unpack(
         sandbox_id,
         path,

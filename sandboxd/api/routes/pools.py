@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from sandboxd.api import render
 from sandboxd.api.schemas import PoolBody, SweepBody
-from sandboxd.api.services import Caller, Using
+from sandboxd.api.services import here, services_of
 from sandboxd.errors import SandboxdError
 from sandboxd.model.template import Template
 from sandboxd.pool.warm_pool import WarmPool
@@ -20,22 +20,29 @@ router = APIRouter(prefix="/v1", tags=["pools"])
 
 
 @router.get("/templates", operation_id="list_templates")
-async def list_templates(services: Using, caller: Caller) -> Response:
+async def list_templates(request: Request) -> Response:
     """Every template, without its environment, which may hold secrets."""
+    services = services_of(request)
     templates = [_template(template) for template in services.templates.values()]
     return render.answer({"templates": templates, "next_cursor": None})
 
 
 @router.get("/pools", operation_id="list_pools")
-async def list_pools(services: Using, caller: Caller) -> Response:
+async def list_pools(request: Request) -> Response:
     """Every pool's stock and queue."""
+    services = services_of(request)
     pools = [asdict(pool.status()) for pool in services.house.pools.values()]
     return render.answer({"pools": pools, "next_cursor": None})
 
 
 @router.patch("/pools/{template}", operation_id="adjust_pool")
-async def adjust_pool(template: str, body: PoolBody, services: Using, caller: Caller) -> Response:
+async def adjust_pool(
+    request: Request,
+    template: str,
+    body: PoolBody,
+) -> Response:
     """Change a pool until the configuration is read again."""
+    services = services_of(request)
     pool = _pool(services.house.pools, template)
     changes = body.model_dump(exclude_none=True, exclude={"paused"})
     settings = replace(pool.settings, **changes)
@@ -56,13 +63,17 @@ async def adjust_pool(template: str, body: PoolBody, services: Using, caller: Ca
 
 
 @router.post("/sweep", operation_id="sweep")
-async def sweep(body: SweepBody, services: Using, caller: Caller) -> Response:
+async def sweep(
+    request: Request,
+    body: SweepBody,
+) -> Response:
     """Remove boxes that nobody holds; with `all` end every lease too, with reason `shutdown`."""
+    services, caller = here(request)
     if body.all:
         if caller.rights != "operator":
             raise SandboxdError(
                 ErrorCode.FORBIDDEN,
-                "only the operator may end every lease: run `sandboxd sweep --all` beside the daemon",
+                "only the operator may end every lease: run `sandboxd sweep --all` beside it",
             )
         boxes = [box.box_id for pool in services.house.pools.values() for box in pool.stock]
         left = 0 if body.dry_run else await services.clear()

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from sandboxd.api import render
 from sandboxd.api.schemas import GradingBody, LeaseBody, RenewBody, TokenBody
-from sandboxd.api.services import Caller, Services, Using
+from sandboxd.api.services import Services, here
 from sandboxd.api.streams import while_there
 from sandboxd.api.tokens import Grant
 from sandboxd.errors import SandboxdError
@@ -36,9 +36,11 @@ _LATER = ("kernels", "mcp_servers", "forwards")
 
 @router.post("", status_code=201, operation_id="lease_sandbox")
 async def lease_sandbox(
-    body: LeaseBody, request: Request, services: Using, caller: Caller
+    request: Request,
+    body: LeaseBody,
 ) -> Response:
     """Lease a sandbox: 201 when leased, 200 for a known idempotency key, 202 while it waits."""
+    services, caller = here(request)
     order = resolve(_wish(body, services), services.templates)
     owner = caller.owner or ""
     lease, new = await while_there(
@@ -52,8 +54,7 @@ async def lease_sandbox(
 
 @router.get("", operation_id="list_sandboxes")
 async def list_sandboxes(
-    services: Using,
-    caller: Caller,
+    request: Request,
     run_id: str | None = None,
     group_id: str | None = None,
     rollout_id: str | None = None,
@@ -63,6 +64,7 @@ async def list_sandboxes(
     cursor: str | None = None,
 ) -> Response:
     """Sandboxes of this key, newest first; only live ones unless a state is asked for."""
+    services, caller = here(request)
     where = _filter(run_id=run_id, group_id=group_id, rollout_id=rollout_id, labels=label)
     found = services.desk.book.select(owner=caller.owner, where=where)
     matching = [t for t in found if _in_state(t, state)]
@@ -79,13 +81,13 @@ async def list_sandboxes(
 
 @router.delete("", operation_id="release_sandboxes")
 async def release_sandboxes(
-    services: Using,
-    caller: Caller,
+    request: Request,
     run_id: str | None = None,
     group_id: str | None = None,
     label: Annotated[list[str] | None, Query()] = None,
 ) -> Response:
     """Release all that match; at least one filter must be given."""
+    services, caller = here(request)
     if run_id is None and group_id is None and not label:
         raise SandboxdError(
             ErrorCode.BAD_REQUEST, "give run_id, group_id or label: releasing all needs a filter"
@@ -109,10 +111,9 @@ async def release_sandboxes(
 
 
 @router.get("/{sandbox_id}", operation_id="get_sandbox")
-async def get_sandbox(
-    sandbox_id: str, request: Request, services: Using, caller: Caller, wait_s: WaitS = 0
-) -> Response:
+async def get_sandbox(request: Request, sandbox_id: str, wait_s: WaitS = 0) -> Response:
     """One sandbox; with `wait_s` once it is leased or ended, or that time has passed."""
+    services, caller = here(request)
     tenancy = services.desk.find(sandbox_id, owner=caller.owner)
     if wait_s > 0 and not tenancy.settled.is_set():
 
@@ -125,10 +126,9 @@ async def get_sandbox(
 
 
 @router.delete("/{sandbox_id}", operation_id="release_sandbox")
-async def release_sandbox(
-    sandbox_id: str, services: Using, caller: Caller, wait_s: WaitS = 0
-) -> Response:
+async def release_sandbox(request: Request, sandbox_id: str, wait_s: WaitS = 0) -> Response:
     """Release: success the first time and again; with `wait_s` once the container is gone."""
+    services, caller = here(request)
     await services.desk.release(sandbox_id, owner=caller.owner, wait_s=wait_s)
     tenancy = services.desk.find(sandbox_id, owner=caller.owner)
     return render.answer(shown(tenancy, services))
@@ -136,18 +136,24 @@ async def release_sandbox(
 
 @router.post("/{sandbox_id}/renew", operation_id="renew_sandbox")
 async def renew_sandbox(
-    sandbox_id: str, body: RenewBody, services: Using, caller: Caller
+    request: Request,
+    sandbox_id: str,
+    body: RenewBody,
 ) -> Response:
     """Move the hard end."""
+    services, caller = here(request)
     await services.desk.renew(sandbox_id, timeout_s=body.timeout_s, owner=caller.owner)
     return render.answer(shown(services.desk.find(sandbox_id, owner=caller.owner), services))
 
 
 @router.post("/{sandbox_id}/grading", operation_id="begin_grading")
 async def begin_grading(
-    sandbox_id: str, body: GradingBody, services: Using, caller: Caller
+    request: Request,
+    sandbox_id: str,
+    body: GradingBody,
 ) -> Response:
     """Start the grading phase early, once."""
+    services, caller = here(request)
     tenancy = services.desk.look_at(sandbox_id, owner=caller.owner)
     if tenancy.lease.phase is Phase.GRADING:
         raise SandboxdError(
@@ -158,8 +164,13 @@ async def begin_grading(
 
 
 @router.post("/{sandbox_id}/tokens", operation_id="mint_token")
-async def mint_token(sandbox_id: str, body: TokenBody, services: Using, caller: Caller) -> Response:
+async def mint_token(
+    request: Request,
+    sandbox_id: str,
+    body: TokenBody,
+) -> Response:
     """A token for this sandbox alone, as Bearer or in the path `/s/{token}/…`."""
+    services, caller = here(request)
     services.desk.look_at(sandbox_id, owner=caller.owner)
     expires_at = services.clock.now() + body.ttl_s
     grant = Grant(lease_id=sandbox_id, rights=body.rights, expires_at=expires_at)
@@ -169,8 +180,12 @@ async def mint_token(sandbox_id: str, body: TokenBody, services: Using, caller: 
 
 
 @router.get("/{sandbox_id}/logs", operation_id="get_sandbox_logs")
-async def get_sandbox_logs(sandbox_id: str, services: Using, caller: Caller) -> Response:
+async def get_sandbox_logs(
+    request: Request,
+    sandbox_id: str,
+) -> Response:
     """What happened to the sandbox, one JSON object a line."""
+    services, caller = here(request)
     tenancy = services.desk.find(sandbox_id, owner=caller.owner)
     lines = b"".join(to_json(entry) + b"\n" for entry in tenancy.diary)
     return Response(lines, media_type="application/x-ndjson")

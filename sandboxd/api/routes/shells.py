@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from sandboxd.api import render
 from sandboxd.api.schemas import ShellBody, ShellRunBody
-from sandboxd.api.services import Caller, Using
+from sandboxd.api.services import here
 from sandboxd.api.streams import while_there
 from sandboxd.model.ids import new_id
 from sandboxd.model.shell import ShellOrder, ShellText
@@ -18,8 +18,13 @@ router = APIRouter(prefix="/v1/sandboxes/{sandbox_id}/shells", tags=["shells"])
 
 
 @router.post("", status_code=201, operation_id="open_shell")
-async def open_shell(sandbox_id: str, body: ShellBody, services: Using, caller: Caller) -> Response:
+async def open_shell(
+    request: Request,
+    sandbox_id: str,
+    body: ShellBody,
+) -> Response:
     """Open a shell: bash where there is one, else sh."""
+    services, caller = here(request)
     order = ShellOrder(
         shell_id=body.shell_id or new_id("she"), env=body.env, cwd=body.cwd, user=body.user
     )
@@ -28,38 +33,51 @@ async def open_shell(sandbox_id: str, body: ShellBody, services: Using, caller: 
 
 
 @router.get("", operation_id="list_shells")
-async def list_shells(sandbox_id: str, services: Using, caller: Caller) -> Response:
+async def list_shells(
+    request: Request,
+    sandbox_id: str,
+) -> Response:
     """Every shell of the sandbox."""
+    services, caller = here(request)
     shells = await services.shells.list(sandbox_id, owner=caller.owner)
     return render.answer({"shells": [render.shell(s) for s in shells], "next_cursor": None})
 
 
 @router.get("/{shell_id}", operation_id="get_shell")
-async def get_shell(sandbox_id: str, shell_id: str, services: Using, caller: Caller) -> Response:
+async def get_shell(
+    request: Request,
+    sandbox_id: str,
+    shell_id: str,
+) -> Response:
     """One shell."""
+    services, caller = here(request)
     shell = await services.shells.look(sandbox_id, shell_id, owner=caller.owner)
     return render.answer(render.shell(shell))
 
 
 @router.delete("/{shell_id}", status_code=204, operation_id="close_shell")
-async def close_shell(sandbox_id: str, shell_id: str, services: Using, caller: Caller) -> Response:
+async def close_shell(
+    request: Request,
+    sandbox_id: str,
+    shell_id: str,
+) -> Response:
     """End a shell and what runs in it."""
+    services, caller = here(request)
     await services.shells.close(sandbox_id, shell_id, owner=caller.owner)
     return Response(status_code=204)
 
 
 @router.post("/{shell_id}/run", operation_id="run_in_shell")
 async def run_in_shell(
+    request: Request,
     sandbox_id: str,
     shell_id: str,
     body: ShellRunBody,
-    request: Request,
-    services: Using,
-    caller: Caller,
     encoding: Annotated[render.Encoding, Query()] = "text",
     wait_s: Annotated[float | None, Query(ge=0, le=86400)] = None,
 ) -> Response:
     """Run text in a shell: 200 when it ended, 202 if it still runs after `wait_s`."""
+    services, caller = here(request)
     text = ShellText(
         exec_id=body.exec_id or new_id("exe"),
         text=body.text,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
 from sandboxd import __version__
 from sandboxd.api import render
-from sandboxd.api.services import Caller, Using
+from sandboxd.api.services import services_of
 from sandboxd.errors import SandboxdError
 from sandboxd.wire.codes import ErrorCode
 
@@ -24,8 +24,9 @@ async def get_health() -> Response:
 
 
 @router.get("/readyz", operation_id="get_readiness")
-async def get_readiness(services: Using) -> Response:
+async def get_readiness(request: Request) -> Response:
     """Leases are granted: 200, or 503 while it starts or shuts down."""
+    services = services_of(request)
     if services.desk.closing:
         raise SandboxdError(ErrorCode.SHUTTING_DOWN, "shutting down", retry_after_s=2.0)
     if not services.ready:
@@ -34,8 +35,9 @@ async def get_readiness(services: Using) -> Response:
 
 
 @router.get("/metrics", operation_id="get_metrics")
-async def get_metrics(services: Using) -> Response:
+async def get_metrics(request: Request) -> Response:
     """Prometheus metrics."""
+    services = services_of(request)
     metrics = services.metrics
     for pool in services.house.pools.values():
         status = pool.status()
@@ -46,8 +48,9 @@ async def get_metrics(services: Using) -> Response:
 
 
 @router.get("/v1/version", operation_id="get_version")
-async def get_version(services: Using, caller: Caller) -> Response:
+async def get_version(request: Request) -> Response:
     """Versions, the backend and what it can do here."""
+    services = services_of(request)
     can = services.capabilities
     return render.answer(
         {
