@@ -43,7 +43,8 @@ type processTable struct {
 	mu       sync.Mutex
 	bySerial map[uint64]*process
 	byShim   map[int]*process
-	byMain   map[int]*process // whose end nobody told yet
+	byMain   map[int]*process      // whose end nobody told yet
+	limbo    map[*process]struct{} // whose shim was killed before it told of a start
 	serial   uint64
 	// abandoned are launches that are never given back, since who runs in them is not known.
 	abandoned []*launch
@@ -62,6 +63,7 @@ func newProcessTable() (*processTable, error) {
 		bySerial: map[uint64]*process{},
 		byShim:   map[int]*process{},
 		byMain:   map[int]*process{},
+		limbo:    map[*process]struct{}{},
 		pipe:     os.NewFile(uintptr(fds[0]), "status"),
 		readFD:   fds[0],
 		writeFD:  fds[1],
@@ -222,11 +224,21 @@ func (t *processTable) reaped(pid int, status syscall.WaitStatus) {
 func (t *processTable) untold(pid int) *process {
 	for _, p := range t.byShim {
 		if !isClosed(p.started) && int(p.launch.pid) == pid {
-			p.pid, p.orphaned = pid, true
-			return p
+			return p.adopt(pid)
+		}
+	}
+	for p := range t.limbo {
+		if int(p.launch.pid) == pid {
+			return p.adopt(pid)
 		}
 	}
 	return nil
+}
+
+// adopt notes that the main process fell to the guest.
+func (p *process) adopt(pid int) *process {
+	p.pid, p.orphaned = pid, true
+	return p
 }
 
 // shimEnded: usually all is told by then. If a command killed its shim before that, its main process
@@ -245,39 +257,51 @@ func (t *processTable) shimEnded(p *process) {
 		if parentOf(p.pid) != os.Getpid() { // neither its shim nor we can ever learn its status
 			t.settle(p, false)
 		}
-	case p.launch.pid != 0 && parentOf(int(p.launch.pid)) == os.Getpid():
-		p.orphaned = true
-		p.pid = int(p.launch.pid)
-		t.byMain[p.pid] = p
-		go t.awaitExec(p)
 	default:
-		// A process that we do not know may still run in this launch's memory.
-		t.abandoned = append(t.abandoned, p.launch)
-		p.lost = true
-		close(p.started)
-		t.settle(p, false)
+		t.limbo[p] = struct{}{}
+		go t.awaitExec(p)
 	}
 }
+
+// limboPatience is how long the command of a shim that was killed at once may take to show itself.
+const limboPatience = 200 * time.Millisecond
 
 // awaitExec waits until the command of a shim that was killed at once has executed: until then it
 // bears the shim's name. If it ends before, the wait loop says so.
 func (t *processTable) awaitExec(p *process) {
-	for {
-		t.mu.Lock()
-		name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", p.pid))
-		over := isClosed(p.started)
-		if !over && (err != nil || string(name) != shimComm+"\n") {
-			over = true
-			if err == nil {
-				close(p.started)
-			}
-		}
-		t.mu.Unlock()
-		if over {
-			return
-		}
+	deadline := time.Now().Add(limboPatience)
+	for !t.leavesLimbo(p, time.Now().After(deadline)) {
 		time.Sleep(time.Millisecond) // it is a few system calls away, and no event tells
 	}
+}
+
+func (t *processTable) leavesLimbo(p *process, late bool) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if isClosed(p.started) {
+		delete(t.limbo, p)
+		return true
+	}
+	pid := int(p.launch.pid)
+	if pid != 0 && parentOf(pid) == os.Getpid() {
+		t.byMain[pid] = p.adopt(pid)
+		name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+		if err == nil && string(name) != shimComm+"\n" {
+			delete(t.limbo, p)
+			close(p.started)
+			return true
+		}
+	}
+	if !late {
+		return false
+	}
+	// A process that we do not know may still run in this launch's memory.
+	t.abandoned = append(t.abandoned, p.launch)
+	delete(t.limbo, p)
+	p.lost = true
+	close(p.started)
+	t.settle(p, false)
+	return true
 }
 
 // anyOrphan says whether a process lives below the guest that belongs to no living shim.

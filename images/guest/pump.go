@@ -9,12 +9,16 @@ import (
 )
 
 const (
-	pumpBytes    = 64 << 10
-	widePipe     = 1 << 20
-	setPipeSize  = 1031
-	fionread     = 0x541B
-	widenAfter   = 8 // full reads in a row
-	defaultWidth = 64 << 10
+	pumpBytes   = 64 << 10
+	widePipe    = 1 << 20
+	setPipeSize = 1031
+	fionread    = 0x541B
+
+	// A command that writes faster than hotBytes in hotWindow is read in larger and fewer steps: else
+	// it and we wake each other for every few kilobytes.
+	hotWindow = 2 * time.Millisecond
+	hotBytes  = 128 << 10
+	hotPause  = 400 * time.Microsecond
 )
 
 var pumpBuffers = sync.Pool{New: func() any { return new([pumpBytes]byte) }}
@@ -32,7 +36,12 @@ type pump struct {
 	sink   sink
 	eof    bool
 	border chan struct{} // closed once all that was in the pipe when it was asked for is delivered
-	full   int
+
+	// Of the pump's own goroutine: how fast it goes.
+	since     time.Time
+	window    int // bytes since
+	last      int // bytes of the last read
+	hot, wide bool
 }
 
 func newPump(fd int, to sink) *pump { return &pump{fd: fd, sink: to} }
@@ -64,7 +73,9 @@ func (p *pump) run() {
 			p.atEnd()
 			return
 		}
-		p.reachBorder()
+		if !p.reachBorder() {
+			p.pace()
+		}
 	}
 }
 
@@ -75,27 +86,33 @@ func (p *pump) step() (ready, more bool) {
 	n, err := syscall.Read(p.fd, buffer[:])
 	switch {
 	case err == syscall.EAGAIN:
-		p.full = 0
 		return false, true
 	case err == syscall.EINTR:
 		return true, true
 	case err != nil || n == 0:
 		return true, false
 	}
-	p.widen(n)
+	p.window += n
+	p.last = n
 	p.deliver(buffer[:n])
 	return true, true
 }
 
-// widen makes the pipe of a command that writes much larger: fewer switches between it and us.
-func (p *pump) widen(n int) {
-	if n < pumpBytes || p.full > widenAfter {
+// pace lets the pipe of a command that writes much fill before it is read again, and makes it larger.
+func (p *pump) pace() {
+	now := time.Now()
+	if now.Sub(p.since) > hotWindow {
+		p.hot = p.window > hotBytes
+		p.since, p.window = now, 0
+	}
+	if !p.hot || p.last == pumpBytes {
 		return
 	}
-	if p.full++; p.full == widenAfter {
-		p.full++
+	if !p.wide {
+		p.wide = true
 		_, _, _ = syscall.Syscall(syscall.SYS_FCNTL, uintptr(p.fd), setPipeSize, widePipe)
 	}
+	time.Sleep(hotPause)
 }
 
 func (p *pump) deliver(data []byte) {
@@ -117,14 +134,14 @@ func (p *pump) atEnd() {
 	}
 }
 
-// reachBorder answers cut: it delivers what is in the pipe now and no more, since a process that
+// reachBorder answers cut, and says whether it was asked: it delivers what is in the pipe now and no more, since a process that
 // writes without end would keep us here.
-func (p *pump) reachBorder() {
+func (p *pump) reachBorder() bool {
 	p.mu.Lock()
 	border := p.border
 	p.mu.Unlock()
 	if border == nil {
-		return
+		return false
 	}
 	p.deliverHeld()
 	p.mu.Lock()
@@ -133,6 +150,7 @@ func (p *pump) reachBorder() {
 	p.mu.Unlock()
 	_ = p.file.SetReadDeadline(time.Time{})
 	close(border)
+	return true
 }
 
 // deliverHeld delivers what the pipe holds now. It reports whether the pipe may hold more later.

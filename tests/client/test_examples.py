@@ -20,3 +20,9 @@ def test_the_first_rollout_of_the_readme_runs(daemon_url: str) -> None:
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, "reward 1.0\n"), done.stderr
+
+
+def test_the_readme_shows_the_example_as_it_stands() -> None:
+    example = (ROOT / "examples" / "first_rollout.py").read_text()
+    shown = example[example.index("import anyio") :]
+    assert f"```python\n{shown}```\n" in (ROOT / "README.md").read_text()
