@@ -6,6 +6,7 @@ Nothing an outsider sends may give a 500, a traceback, or an answer that is no p
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
@@ -41,7 +42,7 @@ schema = schemathesis.openapi.from_dict(openapi())
 @pytest.mark.timeout(180)
 @schema.parametrize()
 @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
-def test_no_input_gives_a_500(case: schemathesis.Case, url: str, sandbox_id: str) -> None:
+def test_no_input_gives_a_500(case: schemathesis.Case[Any], url: str, sandbox_id: str) -> None:
     if case.path_parameters and "sandbox_id" in case.path_parameters:
         case.path_parameters["sandbox_id"] = sandbox_id  # the rooms behind the door, too
     if case.method == "DELETE" and case.path.endswith("{sandbox_id}"):

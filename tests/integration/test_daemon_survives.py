@@ -6,9 +6,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
+import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -56,7 +59,10 @@ def test_kill_9_keeps_leases_running_commands_and_stock(tmp_path: Path) -> None:
     with service(tmp_path, config=CONFIG) as daemon:
         with Sandboxd(url=daemon.url) as client:
             sandboxes = [client.lease("python", idempotency_key=f"k{i}") for i in range(8)]
-            script = "for i in 1 2 3 4 5 6 7 8; do echo $i >> /workspace/lines; echo $i; sleep 0.4; done; exit 7"
+            script = (
+                "for i in 1 2 3 4 5 6 7 8; do"
+                " echo $i >> /workspace/lines; echo $i; sleep 0.4; done; exit 7"
+            )
             running = [
                 sandbox.start(["/bin/sh", "-c", script], exec_id="job") for sandbox in sandboxes
             ]
@@ -157,9 +163,6 @@ def test_a_bad_state_file_is_refused_with_its_mend(tmp_path: Path, damage: str) 
         if damage == "garbage":
             store.write_bytes(b"no database" * 1000)
         else:
-            import sqlite3
-            from contextlib import closing
-
             with closing(sqlite3.connect(store)) as connection:
                 connection.execute("PRAGMA user_version = 99")
         before = store.read_bytes()
@@ -210,8 +213,6 @@ def test_a_caller_killed_in_the_middle_leaves_no_lease_behind(tmp_path: Path) ->
             "print('held', flush=True)\n"
             "import time; time.sleep(60)\n"
         )
-        import sys
-
         trainer = subprocess.Popen(
             [sys.executable, "-c", script], stdout=subprocess.PIPE, env=daemon.environ
         )

@@ -7,12 +7,28 @@ import pytest
 
 from sandboxd.errors import SandboxdError
 from sandboxd.leases.terms import LeaseWish, resolve
-from sandboxd.model.lease import LeaseState
+from sandboxd.model.lease import Lease, LeaseState
 from sandboxd.model.template import Resources
 from sandboxd.wire.codes import EndReason, ErrorCode, Fault
 from tests.support.front import OWNER, Front, World, template
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_time]
+
+
+async def first_settled(front: Front, waiting: dict[str, Lease]) -> str:
+    """The name of the lease that is granted next."""
+    names: list[str] = []
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+
+            async def watch(name: str, lease: Lease) -> None:
+                await front.tenancy(lease).settled.wait()
+                names.append(name)
+                tasks.cancel_scope.cancel()
+
+            for name, lease in waiting.items():
+                tasks.start_soon(watch, name, lease)
+    return names[0]
 
 
 async def test_a_warm_lease_takes_stock_and_the_pool_fills_up_again(front: Front) -> None:
@@ -107,17 +123,9 @@ async def test_priority_goes_first_and_equals_in_their_order(world: World) -> No
         current = holder
         for _ in range(3):
             await front.rooms.desk.release(current.id, owner=OWNER)
-            with anyio.fail_after(10):
-                while not (
-                    new := [
-                        n
-                        for n in waiting
-                        if n not in served and front.tenancy(waiting[n]).settled.is_set()
-                    ]
-                ):
-                    await anyio.sleep(0.01)
-            served += new
-            current = waiting[new[0]]
+            name = await first_settled(front, {n: w for n, w in waiting.items() if n not in served})
+            served.append(name)
+            current = waiting[name]
         assert served == ["urgent", "a", "b"]
 
 
