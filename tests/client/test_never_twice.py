@@ -321,7 +321,7 @@ async def test_a_stream_that_is_left_early_gives_its_connection_back() -> None:
 
 
 async def test_slots_come_back_however_a_call_ends() -> None:
-    acts = [CUT, HANG, HANG, problem("not_found", 404), half(200, {"version": "1"})]
+    acts = [CUT, HANG, HANG, half(200, {"version": "1"}), problem("not_found", 404)]
     ok = answer(200, {"version": "1"})
     async with faulty_client(*acts, then=ok, connections=1, patience_s=0) as (server, client):
         with anyio.fail_after(10):

@@ -6,8 +6,9 @@ Knows no retry but the one for a connection that went stale.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 from sandboxd.wire.http1 import AsyncConnection, AsyncResponse, ConnectionLost, Headers
@@ -17,6 +18,8 @@ from sandboxd_client._core.settings import Address
 from sandboxd_client._runtime import aio as runtime
 
 _CLOSE_S = 5.0
+
+T = TypeVar("T")
 
 AsyncBody = Callable[[], AsyncIterator[bytes]]  # made anew for each try
 
@@ -74,13 +77,8 @@ class AsyncExchange:
     async def aclose(self) -> None:
         """Give the connection back if the answer was read to its end, else close it. Idempotent."""
         held, self._held = self._held, None
-        if held is None:
-            return
-        if held.connection.idle and not self._pool.closed:
-            self._pool.put(held)
-            self._pool.slots.release()
-        else:
-            await _discard(self._pool, held)
+        if held is not None:
+            await _lay_down(self._pool, held)
 
 
 class AsyncTransport:
@@ -121,6 +119,43 @@ class AsyncTransport:
         body: makes the pieces to send instead of `call.body`. Raises ConnectionLost (its `sent`
         false means that it certainly had no effect). Cancelled: the connection is closed.
         """
+
+        async def begin(held: AsyncHeld) -> AsyncResponse:
+            return await held.connection.request(
+                call.method,
+                self._address.prefix + call.path,
+                self._headers_of(call, chunked=body is not None),
+                call.body if body is None else body(),
+            )
+
+        return AsyncExchange(*await self._on_a_line(call, begin))
+
+    async def ask(self, call: Call, *, limit: int) -> tuple[int, Headers, bytes]:
+        """Send a short request and read its whole answer of at most `limit` bytes.
+
+        Raises as `send` does; cheaper than that, and what nearly every call needs.
+        """
+
+        async def exchange(held: AsyncHeld) -> tuple[int, Headers, bytes]:
+            return await held.connection.exchange(
+                call.method,
+                self._address.prefix + call.path,
+                self._headers_of(call, chunked=False),
+                call.body,
+                limit=limit,
+            )
+
+        pool, held, answer = await self._on_a_line(call, exchange)
+        await _lay_down(pool, held)
+        return answer
+
+    async def _on_a_line(
+        self, call: Call, act: Callable[[AsyncHeld], Awaitable[T]]
+    ) -> tuple[AsyncPool, AsyncHeld, T]:
+        """Do it on a connection at rest, or on a new one, and again on a new one if that was stale.
+
+        What is returned holds a slot of the pool.
+        """
         pool = self._pool()
         await pool.slots.acquire()
         held, old = pool.take()
@@ -128,33 +163,31 @@ class AsyncTransport:
             await _close_all(old)
         if held is not None:
             try:
-                return await self._exchange(pool, held, call, body)
+                return await self._try(pool, held, call, act)
             except ConnectionLost as lost:
                 # Most likely the daemon went away while the line was at rest.
                 if lost.sent and not call.safe:
                     raise
             await _close_all(pool.clear())
             await pool.slots.acquire()
-        return await self._exchange(pool, None, call, body)
+        return await self._try(pool, None, call, act)
 
-    async def _exchange(
-        self, pool: AsyncPool, held: AsyncHeld | None, call: Call, body: AsyncBody | None
-    ) -> AsyncExchange:
-        """One request on that connection, or on a new one. Gives the slot back if it fails."""
+    async def _try(
+        self,
+        pool: AsyncPool,
+        held: AsyncHeld | None,
+        call: Call,
+        act: Callable[[AsyncHeld], Awaitable[T]],
+    ) -> tuple[AsyncPool, AsyncHeld, T]:
+        """Once, on that connection or on a new one. Gives the slot back if it fails."""
         try:
             if held is None:
                 held = await self._open(call)
             held.line.silence_s, held.line.at_rest = call.silence_s, True
-            response = await held.connection.request(
-                call.method,
-                self._address.prefix + call.path,
-                self._headers_of(call, chunked=body is not None),
-                call.body if body is None else body(),
-            )
+            return pool, held, await act(held)
         except BaseException:
             await _discard(pool, held)
             raise
-        return AsyncExchange(pool, held, response)
 
     async def _open(self, call: Call) -> AsyncHeld:
         try:
@@ -181,6 +214,15 @@ class AsyncTransport:
         if pool is not None:
             pool.closed = True
             await _close_all(pool.clear())
+
+
+async def _lay_down(pool: AsyncPool, held: AsyncHeld) -> None:
+    """Keep a connection for the next call if it is fit for one."""
+    if held.connection.idle and not pool.closed:
+        pool.put(held)
+        pool.slots.release()
+    else:
+        await _discard(pool, held)
 
 
 async def _discard(pool: AsyncPool, held: AsyncHeld | None) -> None:

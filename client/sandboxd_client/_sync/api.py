@@ -50,11 +50,9 @@ class Api:
         """
 
         def once() -> dict[str, Any]:
-            exchange = self._begin(call, None)
-            try:
-                body = exchange.response.read(limit=_MOST_JSON_BYTES)
-            finally:
-                exchange.close()
+            status, headers, body = self._transport.ask(call, limit=_MOST_JSON_BYTES)
+            if status >= 400:
+                raise _error_of(status, headers, body)
             return _object(body)
 
         return self.trying(call, once, deadline=deadline)
@@ -122,12 +120,14 @@ class Api:
     def _begin(self, call: Call, body: Body | None) -> Exchange:
         """One try: an answer that is no error. Raises ConnectionLost, typed errors."""
         exchange = self._transport.send(call, body)
-        if exchange.response.status < 400:
+        response = exchange.response
+        if response.status < 400:
             return exchange
         try:
-            raise _error_of(exchange.response)
+            told = response.read(limit=_MOST_PROBLEM_BYTES)
         finally:
             exchange.close()
+        raise _error_of(response.status, response.headers, told)
 
 
 def unreachable(lost: ConnectionLost) -> ApiUnreachable:
@@ -145,18 +145,21 @@ def _headers(key: str | None) -> Headers:
     return headers
 
 
-def _error_of(response: Response) -> SandboxdError:
-    body = response.read(limit=_MOST_PROBLEM_BYTES)
-    if response.header(b"content-type").startswith("application/problem+json"):
+def _error_of(status: int, headers: Headers, body: bytes) -> SandboxdError:
+    if _header(headers, b"content-type").startswith("application/problem+json"):
         problem = _object(body)
-        problem.setdefault("status", response.status)
-        if problem.get("retry_after_s") is None and (after := response.header(b"retry-after")):
+        problem.setdefault("status", status)
+        if problem.get("retry_after_s") is None and (after := _header(headers, b"retry-after")):
             problem["retry_after_s"] = float(after) if after.isdigit() else None
         return error_from_problem(problem)
     # Not the daemon's own words: a proxy between us, or another server altogether.
     words = body[:200].decode("utf-8", "replace").strip()
-    detail = f"something between us and the daemon answered {response.status}: {words}"
-    return ApiUnreachable(detail, retry_safe=False, status=response.status)
+    detail = f"something between us and the daemon answered {status}: {words}"
+    return ApiUnreachable(detail, retry_safe=False, status=status)
+
+
+def _header(headers: Headers, name: bytes) -> str:
+    return next((value.decode("latin-1") for key, value in headers if key == name), "")
 
 
 def _object(body: bytes) -> dict[str, Any]:

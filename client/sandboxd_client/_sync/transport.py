@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 from sandboxd.wire.http1_sync import Connection, ConnectionLost, Headers, Response
@@ -19,6 +20,8 @@ from sandboxd_client._core.settings import Address
 from sandboxd_client._runtime import sio as runtime
 
 _CLOSE_S = 5.0
+
+T = TypeVar("T")
 
 Body = Callable[[], Iterator[bytes]]  # made anew for each try
 
@@ -76,13 +79,8 @@ class Exchange:
     def close(self) -> None:
         """Give the connection back if the answer was read to its end, else close it. Idempotent."""
         held, self._held = self._held, None
-        if held is None:
-            return
-        if held.connection.idle and not self._pool.closed:
-            self._pool.put(held)
-            self._pool.slots.release()
-        else:
-            _discard(self._pool, held)
+        if held is not None:
+            _lay_down(self._pool, held)
 
 
 class Transport:
@@ -123,6 +121,41 @@ class Transport:
         body: makes the pieces to send instead of `call.body`. Raises ConnectionLost (its `sent`
         false means that it certainly had no effect). Cancelled: the connection is closed.
         """
+
+        def begin(held: Held) -> Response:
+            return held.connection.request(
+                call.method,
+                self._address.prefix + call.path,
+                self._headers_of(call, chunked=body is not None),
+                call.body if body is None else body(),
+            )
+
+        return Exchange(*self._on_a_line(call, begin))
+
+    def ask(self, call: Call, *, limit: int) -> tuple[int, Headers, bytes]:
+        """Send a short request and read its whole answer of at most `limit` bytes.
+
+        Raises as `send` does; cheaper than that, and what nearly every call needs.
+        """
+
+        def exchange(held: Held) -> tuple[int, Headers, bytes]:
+            return held.connection.exchange(
+                call.method,
+                self._address.prefix + call.path,
+                self._headers_of(call, chunked=False),
+                call.body,
+                limit=limit,
+            )
+
+        pool, held, answer = self._on_a_line(call, exchange)
+        _lay_down(pool, held)
+        return answer
+
+    def _on_a_line(self, call: Call, act: Callable[[Held], T]) -> tuple[Pool, Held, T]:
+        """Do it on a connection at rest, or on a new one, and again on a new one if that was stale.
+
+        What is returned holds a slot of the pool.
+        """
         pool = self._pool()
         pool.slots.acquire()
         held, old = pool.take()
@@ -130,31 +163,31 @@ class Transport:
             _close_all(old)
         if held is not None:
             try:
-                return self._exchange(pool, held, call, body)
+                return self._try(pool, held, call, act)
             except ConnectionLost as lost:
                 # Most likely the daemon went away while the line was at rest.
                 if lost.sent and not call.safe:
                     raise
             _close_all(pool.clear())
             pool.slots.acquire()
-        return self._exchange(pool, None, call, body)
+        return self._try(pool, None, call, act)
 
-    def _exchange(self, pool: Pool, held: Held | None, call: Call, body: Body | None) -> Exchange:
-        """One request on that connection, or on a new one. Gives the slot back if it fails."""
+    def _try(
+        self,
+        pool: Pool,
+        held: Held | None,
+        call: Call,
+        act: Callable[[Held], T],
+    ) -> tuple[Pool, Held, T]:
+        """Once, on that connection or on a new one. Gives the slot back if it fails."""
         try:
             if held is None:
                 held = self._open(call)
             held.line.silence_s, held.line.at_rest = call.silence_s, True
-            response = held.connection.request(
-                call.method,
-                self._address.prefix + call.path,
-                self._headers_of(call, chunked=body is not None),
-                call.body if body is None else body(),
-            )
+            return pool, held, act(held)
         except BaseException:
             _discard(pool, held)
             raise
-        return Exchange(pool, held, response)
 
     def _open(self, call: Call) -> Held:
         try:
@@ -181,6 +214,15 @@ class Transport:
         if pool is not None:
             pool.closed = True
             _close_all(pool.clear())
+
+
+def _lay_down(pool: Pool, held: Held) -> None:
+    """Keep a connection for the next call if it is fit for one."""
+    if held.connection.idle and not pool.closed:
+        pool.put(held)
+        pool.slots.release()
+    else:
+        _discard(pool, held)
 
 
 def _discard(pool: Pool, held: Held | None) -> None:
