@@ -27,7 +27,8 @@ def build_routes(metrics: Metrics) -> FastAPI:
         generate_unique_id_function=lambda route: route.name,
     )
     problems.install(app, metrics)
-    for module in (system, sandboxes, execs, shells, files, pools):
+    # Tried in this order for each request: the hot ones first.
+    for module in (execs, sandboxes, files, shells, pools, system):
         app.include_router(module.router)
     return app
 

@@ -34,6 +34,7 @@ _FIRST_PAUSE_S = 0.5  # refill rests so long after a failed make, doubled with e
 _LONGEST_PAUSE_S = 30.0
 _WORD_EVERY_S = 900.0  # well under the guest's orphan limit of an hour
 _WORD_S = 10.0
+_REFILL_LAG_S = 0.01
 
 
 class House:
@@ -107,6 +108,7 @@ class WarmPool:
         self._rest_until = 0.0
         self._word_at = 0.0
         self._changed = anyio.Event()
+        self._wanted = anyio.Event()
         house.pools[template.name] = self
 
     def __repr__(self) -> str:
@@ -133,6 +135,7 @@ class WarmPool:
             )
         ticket = Ticket(spec=spec, fingerprint=spec.fingerprint(), priority=priority)
         self._queue.join(ticket)
+        self._wanted.set()
         self.wake()
         return ticket
 
@@ -256,11 +259,13 @@ class WarmPool:
             task_status.started()
             while True:
                 self._changed = anyio.Event()
+                self._wanted = anyio.Event()
                 for box in self.stock.stale(self._fingerprint):
                     self.give_up(box)
                 self._drop_surplus()
                 self._begin(tasks)
                 await self._until_something_is_due(tasks)
+                await self._let_the_lease_go_first()
 
     async def _until_something_is_due(self, tasks: TaskGroup) -> None:
         now = anyio.current_time()
@@ -273,6 +278,13 @@ class WarmPool:
         if anyio.current_time() >= self._word_at:
             self._word_at = anyio.current_time() + _WORD_EVERY_S
             tasks.start_soon(self._say_a_word, name=f"pool-{self.template.name}-word")
+
+    async def _let_the_lease_go_first(self) -> None:
+        """Whoever took the box is being served right now: making the next one at once would compete
+        with that for the processor. Whoever waits for a make does not wait for this.
+        """
+        with anyio.move_on_after(_REFILL_LAG_S):
+            await self._wanted.wait()
 
     def _drop_surplus(self) -> None:
         surplus = self.stock.count(BoxState.WARM) - self.settings.ready
