@@ -38,7 +38,7 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 PROGRAM = VENV / "bin" / "sandboxd"
 STAMP = VENV / "sandboxd-setup.json"
-INPUTS = ("pyproject.toml", "hatch_build.py", "scripts/setup.py", "scripts/pythons.py")
+INPUTS = ("pyproject.toml", "scripts/hatch_build.py", "scripts/setup.py", "scripts/pythons.py")
 
 EXTRAS = ("daemon", "demo")
 GROUP = "dev"
