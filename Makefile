@@ -12,7 +12,7 @@ PYTHON ?= python3
 STARTERS := $(PYTHON) python3 /usr/bin/python3 /usr/local/bin/python3 python3.14 python3.13 python3.12 python3.11 python3.10 python3.9
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-python test-serial test-go test-long cover lint types fmt arch bench docs guest sync-client clean distclean ci
+.PHONY: help setup demo test test-python test-serial test-go test-long soak cover lint types fmt arch bench docs guest sync-client clean distclean ci
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -40,6 +40,9 @@ test-go: setup
 
 test-long: setup ## the tests that take more than a few seconds each
 	$(PYTEST) -m "slow and not docker and not kubernetes" --timeout 600 -o faulthandler_timeout=900 $(ARGS) || [ $$? -eq 5 ]
+
+soak: setup ## rollouts over a daemon that is killed again and again, and the account (ARGS="--rounds 50 --seed 7")
+	$(PY) -m tests.faults.account $(ARGS)
 
 cover: setup ## which lines and branches no test has tried
 	$(PY) -m coverage erase

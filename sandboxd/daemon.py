@@ -10,7 +10,9 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -27,7 +29,7 @@ from sandboxd.errors import SandboxdError
 from sandboxd.leases.sqlite_store import open_sqlite_store
 from sandboxd.leases.store import LeaseStore
 from sandboxd.rooms import Foundation, Rooms, open_rooms
-from sandboxd.server import Server, bind, build_server
+from sandboxd.server import BACKLOG, Server, bind, build_server
 from sandboxd.settings import Settings, SettingsError
 from sandboxd.settings.nouns import is_loopback
 from sandboxd.state_dir import StateDir, hold_state_dir
@@ -76,6 +78,22 @@ def openapi() -> dict[str, Any]:
     return build_routes(Metrics()).openapi()
 
 
+@dataclass(frozen=True, slots=True)
+class _Doors:
+    """What a signal acts on once callers are let in."""
+
+    server: Server
+    services: Services
+    rooms: Rooms
+
+    def close(self, *, at_once: bool) -> None:
+        """Let nobody in and answer who waits. at_once: do not wait for calls in flight."""
+        self.server.force_exit = self.server.force_exit or at_once
+        self.rooms.desk.granting.close()
+        self.services.stopping.set()
+        self.server.should_exit = True
+
+
 class Daemon:
     """One running daemon."""
 
@@ -93,9 +111,23 @@ class Daemon:
         self._reload = reload
         self._clock: Clock = SystemClock()
         self._metrics = Metrics()
+        self._life: anyio.CancelScope | None = None
+        self._doors: _Doors | None = None  # once they are open
+        self._stop_asked = False
 
     async def run(self) -> int:
-        """Open the rooms from the ground up, serve, and close them from the top down."""
+        """Open the rooms from the ground up, serve, and close them from the top down.
+
+        Signals are heard from the first moment on, so that none of them cuts a start in two.
+        """
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(self._signals, name="signals")
+            with anyio.CancelScope() as self._life:
+                await self._open_and_serve()
+            tasks.cancel_scope.cancel()
+        return 0
+
+    async def _open_and_serve(self) -> None:
         settings = self._settings
         listener = bind(settings.server.host, settings.server.port)
         url = settings.server.base_url(listener.getsockname()[1])
@@ -107,20 +139,21 @@ class Daemon:
             services = self._services(rooms, backend, url)
             open_metrics = is_loopback(settings.server.host)
             server = build_server(build_app(services, open_metrics=open_metrics))
+            self._doors = _Doors(server, services, rooms)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._watch_lag, name="loop-lag")
-                await tasks.start(self._signals, server, services, rooms, name="signals")
                 self._state_dir.announce(url)
                 services.ready = True
-                print(f"listening on {url}", flush=True)
-                log.info("listening", url=url, backend=backend.name, pid=os.getpid())
-                await server.serve(sockets=[listener])
+                if not self._stop_asked:
+                    listener.listen(BACKLOG)  # before it is said
+                    print(f"listening on {url}", flush=True)
+                    log.info("listening", url=url, backend=backend.name, pid=os.getpid())
+                    await server.serve(sockets=[listener])
                 rooms.desk.granting.close()
                 left = await rooms.clear() if self._ephemeral else 0
                 if left:
                     log.error("sweep.incomplete", boxes=left)
                 tasks.cancel_scope.cancel()
-        return 0
 
     def _foundation(self, backend: Backend, store: LeaseStore) -> Foundation:
         return Foundation(
@@ -152,26 +185,30 @@ class Daemon:
             backend=backend.name,
             capabilities=backend.capabilities(),
             base_url=url,
+            stopping=anyio.Event(),
         )
 
-    async def _signals(
-        self,
-        server: Server,
-        services: Services,
-        rooms: Rooms,
-        *,
-        task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
-    ) -> None:
+    async def _signals(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as received:
             task_status.started()
             async for number in received:
-                if number is signal.SIGHUP:
-                    await self._read_again(services, rooms)
-                    continue
-                log.info("stopping", signal=number.name)
-                server.force_exit = server.should_exit  # asked twice: do not wait for calls
-                services.desk.granting.close()
-                server.should_exit = True
+                if number is not signal.SIGHUP:
+                    log.info("stopping", signal=number.name)
+                    self._stop()
+                elif self._doors is not None:
+                    await self._read_again(self._doors.services, self._doors.rooms)
+
+    def _stop(self) -> None:
+        """Asked once: answer who waits, and go. Asked twice: do not wait for calls.
+
+        Before the doors are open a start is given up at once, which loses nothing: what lives is
+        adopted at the next one. One that is to leave nothing behind opens first, to clear it.
+        """
+        again, self._stop_asked = self._stop_asked, True
+        if self._doors is not None:
+            self._doors.close(at_once=again)
+        elif self._life is not None and (again or not self._ephemeral):
+            self._life.cancel()
 
     async def _read_again(self, services: Services, rooms: Rooms) -> None:
         """Templates and keys; what else changed needs a restart. A broken file changes nothing."""
@@ -213,6 +250,8 @@ def _backend(settings: Settings, state_dir: StateDir) -> AbstractAsyncContextMan
                     installation=state_dir.installation,
                     first_id=settings.backend.local.first_id,
                     id_count=settings.backend.local.id_count,
+                    images=settings.backend.local.images,
+                    hidden=hidden_files(settings),
                 )
             )
         case "fake":
@@ -224,6 +263,13 @@ def _backend(settings: Settings, state_dir: StateDir) -> AbstractAsyncContextMan
                 ErrorCode.NOT_SUPPORTED,
                 f"backend {kind!r} is not part of this version: use local",
             )
+
+
+def hidden_files(settings: Settings) -> tuple[Path, ...]:
+    """What no sandbox may read, wherever it lies: the configuration and the keys."""
+    named = () if settings.source is None else (settings.source,)
+    keys = [key.file for key in settings.server.api_keys if key.file is not None]
+    return (Path("/etc/sandboxd"), *named, *keys)
 
 
 def _keys(settings: Settings) -> Mapping[str, str]:

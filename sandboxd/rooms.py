@@ -24,10 +24,13 @@ from sandboxd.leases.endings import Endings
 from sandboxd.leases.granting import Granting
 from sandboxd.leases.reaper import Reaper
 from sandboxd.leases.store import LeaseStore
+from sandboxd.leases.tenancy import Tenancy
+from sandboxd.model.lease import LeaseState
 from sandboxd.model.template import Template
 from sandboxd.pool.disposer import Disposer
+from sandboxd.pool.house import House
 from sandboxd.pool.sweeper import Sweeper
-from sandboxd.pool.warm_pool import House, WarmPool
+from sandboxd.pool.warm_pool import WarmPool
 from sandboxd.telemetry.metrics import Metrics
 from sandboxd.wire.codes import EndReason
 
@@ -97,28 +100,40 @@ class Rooms:
             else:
                 pool = self.open_pool(template)
                 await self._tasks.start(pool.run, name=f"pool-{name}")
-        for name, pool in self.house.pools.items():
+        for name, pool in list(self.house.pools.items()):
             if name not in templates:
                 pool.retire()
 
     async def clear(self, *, reopen: bool = False) -> int:
         """End every lease and remove every box; returns how many are left after a minute.
 
-        reopen: let the pools fill up again afterwards.
+        Whoever waits meanwhile, or comes, is answered `shutting_down`. reopen: let the pools fill
+        up again afterwards, and leases be granted.
         """
-        before = {pool: (pool.settings, pool.paused) for pool in self.house.pools.values()}
-        for tenancy in self.desk.book:
-            self.desk.endings.end(tenancy, EndReason.SHUTDOWN, detail="the daemon was ephemeral")
-        for pool in self.house.pools.values():
+        granting = self.desk.granting
+        was_closing = granting.closing
+        granting.close()
+        standing = [pool for pool in self.house.pools.values() if not pool.retired]
+        for pool in standing:
             pool.retire()
+        for tenancy in self.desk.book:
+            self._end(tenancy)
         with anyio.move_on_after(_SWEEP_S):
             while self.house.exists:
                 await self.disposer.next_gone()
         left = self.house.exists
         if reopen:
-            for pool, (settings, paused) in before.items():
-                pool.adjust(settings, paused=paused)
+            granting.closing = was_closing
+            for pool in standing:
+                pool.reopen()
         return left
+
+    def _end(self, tenancy: Tenancy) -> None:
+        """Whoever waits was answered by `close`; one that is being claimed is ended right after."""
+        if tenancy.lease.state is not LeaseState.QUEUED:
+            self.desk.endings.end(tenancy, EndReason.SHUTDOWN, detail="all was to go")
+        elif tenancy.ticket is None or tenancy.ticket.box is not None:
+            self.desk.granting.abandon(tenancy, EndReason.SHUTDOWN)
 
 
 @asynccontextmanager

@@ -9,9 +9,11 @@ from collections.abc import Iterator
 import uvicorn
 from starlette.types import ASGIApp
 
+from sandboxd.connections import GuardedConnection
 from sandboxd.errors import SandboxdError
 from sandboxd.wire.codes import ErrorCode
 
+BACKLOG = 2048
 _IDLE_S = 320  # promised to callers: at least 300
 _DRAIN_S = 5  # calls in flight at the end get so long; their commands live on
 
@@ -32,7 +34,7 @@ def build_server(app: ASGIApp) -> Server:
     return Server(
         uvicorn.Config(
             app,
-            http="httptools",
+            http=GuardedConnection,
             proxy_headers=False,
             ws="none",
             lifespan="off",
@@ -41,7 +43,7 @@ def build_server(app: ASGIApp) -> Server:
             server_header=False,
             timeout_keep_alive=_IDLE_S,
             timeout_graceful_shutdown=_DRAIN_S,
-            backlog=2048,
+            backlog=BACKLOG,
         )
     )
 

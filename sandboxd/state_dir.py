@@ -8,7 +8,7 @@ import hmac
 import os
 import secrets
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -86,8 +86,10 @@ def _lock(lock: int, path: Path) -> None:
 
 
 def _write_holder(lock: int, url: str) -> None:
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, f"{os.getpid()}\n{url}\n".encode(), 0)
+    """For people and `sweep`. It is the lock that counts, which a full disk does not take away."""
+    with suppress(OSError):
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{os.getpid()}\n{url}\n".encode(), 0)
 
 
 def operator_key(secret: bytes) -> str:

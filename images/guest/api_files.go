@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"strconv"
+	"strings"
 	"syscall"
 )
 
@@ -216,9 +217,20 @@ func (g *guest) statFile(w http.ResponseWriter, r *http.Request) error {
 func (g *guest) listFiles(w http.ResponseWriter, r *http.Request) error {
 	q := queryOf(r)
 	recursive := q.flag("recursive", false)
+	limit := q.number("limit", 0)
+	if limit > mostPage {
+		q.refuse("limit")
+	}
+	after := ""
+	if q.has("after_b64") {
+		after = q.path("after")
+	}
 	c, err := g.fileCallOf(q)
 	if err != nil {
 		return err
+	}
+	if limit > 0 {
+		return g.listFilePage(w, c, after, recursive, int(limit))
 	}
 	walk, err := startWalk(c.who, c.path, recursive)
 	if err != nil {
@@ -241,6 +253,28 @@ func (g *guest) listFiles(w http.ResponseWriter, r *http.Request) error {
 			if lines.Encode(names.view(batch[i].path, &batch[i].stat)) != nil {
 				panic(http.ErrAbortHandler)
 			}
+		}
+	}
+	_ = out.Flush()
+	return nil
+}
+
+// listFilePage answers with a page; each File has `after`, with which the list goes on behind it.
+func (g *guest) listFilePage(w http.ResponseWriter, c fileCall, after string, recursive bool, limit int) error {
+	found, err := listPage(c.who, c.path, after, recursive, limit)
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	out := bufio.NewWriterSize(w, 64<<10)
+	lines := json.NewEncoder(out)
+	names := newOwners()
+	skip := len(strings.TrimRight(c.path, "/")) + 1
+	for i := range found {
+		view := names.view(found[i].path, &found[i].stat)
+		view.AfterB64 = base64.StdEncoding.EncodeToString([]byte(found[i].path[skip:]))
+		if lines.Encode(view) != nil {
+			panic(http.ErrAbortHandler)
 		}
 	}
 	_ = out.Flush()

@@ -201,7 +201,7 @@ func (l *launch) addRlimits(settings *claim) {
 
 // start launches e and returns once the fork is done; what follows is supervise's.
 func (g *guest) start(e *Exec, r *execRequest, settings *claim) {
-	e.startedAt = time.Now()
+	e.startedAt = time.Now() // before the fork: a short command is over before anybody here wakes up
 	limit := int64(defaultOutputLimit)
 	if r.OutputLimit != nil {
 		limit = *r.OutputLimit
@@ -243,7 +243,6 @@ func (g *guest) supervise(e *Exec, r *execRequest, pipes *execPipes) {
 		g.finish(e, startFailure(e.process, r))
 		return
 	}
-	e.startedAt = time.Now()
 	raiseOOMScore(e.process.pid)
 	close(e.launched)
 	e.stdin.begin()
@@ -343,6 +342,10 @@ func (g *guest) finish(e *Exec, res result) {
 
 func startFailure(p *process, r *execRequest) result {
 	if p.lost {
+		// Nobody outside a sandbox kills a shim. One that had no command yet died in its command's place.
+		if p.stillborn {
+			return result{outcome: outcomeSignaled, signal: "KILL", detail: "a process inside killed it at its start"}
+		}
 		return result{outcome: outcomeLost, detail: "its parent was killed before it could tell"}
 	}
 	reason := reasonOf(p.failedAt, p.errno)

@@ -491,7 +491,7 @@ func TestListIsNewestFirstWithoutOutput(t *testing.T) {
 	g.sh("echo one")
 	g.sh("echo three")
 	a := g.send("GET", "/v1/execs", nil)
-	if !strings.Contains(string(a.body), `{"execs":[{"exec_id":"e2"`) || !strings.Contains(string(a.body), `"stdout":{"bytes":6}`) ||
+	if !strings.Contains(string(a.body), `{"execs":[{"exec_id":"e2"`) || !strings.Contains(string(a.body), `"stdout":{"bytes":6,"gap_bytes":0}`) ||
 		strings.Contains(string(a.body), "head_b64") {
 		t.Fatalf("%s", a.body)
 	}

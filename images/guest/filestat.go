@@ -22,6 +22,7 @@ type fileView struct {
 	Group      string  `json:"group"`
 	ModifiedAt float64 `json:"modified_at"`
 	Target     *string `json:"target,omitempty"`
+	AfterB64   string  `json:"after_b64,omitempty"`
 }
 
 // owners remembers names of ids for the length of one answer.

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"sync"
 	"syscall"
+	"unsafe"
 )
 
 // harden makes the guest hard to end or to read from inside. What the kernel refuses is left: none of
@@ -25,6 +26,9 @@ func harden() {
 		for range ignored {
 		}
 	}()
+	for _, number := range unhandledSignals {
+		ignoreSignal(number)
+	}
 	if os.Getpid() != 1 {
 		prctl(prSubreaper, 1)
 	}
@@ -33,6 +37,16 @@ func harden() {
 		f.Close()
 	}
 	prctl(prSetDumpable, 0)
+}
+
+// unhandledSignals are those that the runtime installs no handler for. The kernel drops them for the
+// first process of a namespace, but not while the thread that it asks has them blocked, as every thread
+// has for a moment when it starts another: then a burst of them ends the guest. Commands reset them.
+var unhandledSignals = [...]uintptr{32, 34}
+
+func ignoreSignal(number uintptr) {
+	action := [4]uint64{1} // struct sigaction: SIG_IGN, no flags, no restorer, no mask
+	_, _, _ = syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, number, uintptr(unsafe.Pointer(&action)), 0, 8, 0, 0)
 }
 
 func prctl(option, value uintptr) {

@@ -233,6 +233,7 @@ type kept struct {
 
 type keptCount struct {
 	Bytes int64 `json:"bytes"`
+	Gap   int64 `json:"gap_bytes"`
 }
 
 func (o *output) kept(which int) kept {
@@ -240,7 +241,7 @@ func (o *output) kept(which int) kept {
 	defer o.mu.Unlock()
 	s := &o.streams[which]
 	k := kept{Bytes: s.total, Head: []byte{}, Tail: []byte{}}
-	head, tail := int64(len(s.head)), s.keptTailFrom()
+	head, tail := s.gap()
 	if tail <= head {
 		k.Head = make([]byte, s.total)
 		s.copyTo(k.Head, 0)
@@ -253,8 +254,13 @@ func (o *output) kept(which int) kept {
 	return k
 }
 
+// gap is what is not kept: from the end of the head to the start of the tail, if that lies behind it.
+func (s *stream) gap() (from, to int64) { return int64(len(s.head)), s.keptTailFrom() }
+
 func (o *output) count(which int) keptCount {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return keptCount{o.streams[which].total}
+	s := &o.streams[which]
+	head, tail := s.gap()
+	return keptCount{Bytes: s.total, Gap: max(0, tail-head)}
 }

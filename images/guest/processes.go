@@ -29,6 +29,8 @@ type process struct {
 	failedAt stage
 	errno    syscall.Errno
 	lost     bool // the shim died before it said anything
+	// stillborn: and before it had a command
+	stillborn bool
 
 	ended    chan struct{} // closed: end and alive are known
 	end      ending
@@ -298,7 +300,7 @@ func (t *processTable) leavesLimbo(p *process, late bool) bool {
 	// A process that we do not know may still run in this launch's memory.
 	t.abandoned = append(t.abandoned, p.launch)
 	delete(t.limbo, p)
-	p.lost = true
+	p.lost, p.stillborn = true, pid == 0
 	close(p.started)
 	t.settle(p, false)
 	return true

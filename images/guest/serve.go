@@ -50,7 +50,7 @@ func serve(o options) error {
 		return err
 	}
 	_ = os.Chdir("/") // from here on no path is relative to where it was started
-	return newServer(g, token).Serve(listener)
+	return newServer(g, token).Serve(patientListener{listener})
 }
 
 func newServer(g *guest, token []byte) *http.Server {
@@ -90,6 +90,22 @@ func listen(o options) (net.Listener, error) {
 // outsideListener accepts peers from outside the guest's pid namespace alone; others are closed
 // without an answer.
 type outsideListener struct{ net.Listener }
+
+// patientListener accepts until it can. No failure but being closed may end the guest: what the kernel
+// runs short of (descriptors, memory, watches of its polling) belongs to all of the user's sandboxes, and
+// one of them could use it up for all.
+type patientListener struct{ net.Listener }
+
+func (l patientListener) Accept() (net.Conn, error) {
+	const longest = time.Second
+	for pause := 5 * time.Millisecond; ; pause = min(2*pause, longest) {
+		conn, err := l.Listener.Accept()
+		if err == nil || errors.Is(err, net.ErrClosed) {
+			return conn, err
+		}
+		time.Sleep(pause)
+	}
+}
 
 func (l *outsideListener) Accept() (net.Conn, error) {
 	for {

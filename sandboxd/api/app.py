@@ -13,6 +13,7 @@ from sandboxd.api.auth import Auth
 from sandboxd.api.door import Door
 from sandboxd.api.routes import execs, files, pools, sandboxes, shells, system
 from sandboxd.api.services import Services
+from sandboxd.api.shapes import with_problems
 from sandboxd.telemetry.metrics import Metrics
 
 
@@ -24,12 +25,16 @@ def build_routes(metrics: Metrics) -> FastAPI:
         description="A sandbox for every rollout.",
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,
         generate_unique_id_function=lambda route: route.name,
     )
-    problems.install(app, metrics)
     # Tried in this order for each request: the hot ones first.
-    for module in (execs, sandboxes, files, shells, pools, system):
-        app.include_router(module.router)
+    routers = [module.router for module in (execs, sandboxes, files, shells, pools, system)]
+    problems.install(app, metrics, routes=[r for router in routers for r in router.routes])
+    for router in routers:
+        app.include_router(router)
+    generate = app.openapi
+    app.openapi = lambda: with_problems(generate())  # type: ignore[method-assign]
     return app
 
 

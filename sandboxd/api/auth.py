@@ -98,14 +98,21 @@ def check_local(host: str, origin: str) -> None:
     """Raises `forbidden` unless a keyless daemon is spoken to under a loopback name, and not by a
     page of another site (DNS rebinding, cross-site requests).
     """
-    if not _is_loopback_name(urlsplit(f"//{host}").hostname or ""):
+    if not _is_loopback_name(_host_of(f"//{host}")):
         raise SandboxdError(
             ErrorCode.FORBIDDEN, "without keys this daemon answers under loopback names alone"
         )
-    if origin and not _is_loopback_name(urlsplit(origin).hostname or ""):
+    if origin and not _is_loopback_name(_host_of(origin)):
         raise SandboxdError(
             ErrorCode.FORBIDDEN, "without keys this daemon refuses pages of other sites"
         )
+
+
+def _host_of(address: str) -> str:
+    try:
+        return urlsplit(address).hostname or ""
+    except ValueError:  # half a bracket, say: the name of nobody
+        return ""
 
 
 def _is_loopback_name(name: str) -> bool:

@@ -13,15 +13,13 @@ import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sandboxd.api.auth import Auth, check_local, check_rights
+from sandboxd.api.bodies import MAX_JSON_BYTES, JsonBody, RawBody, too_large
 from sandboxd.api.problems import problem, translate
-from sandboxd.errors import SandboxdError
 from sandboxd.model.ids import new_id
 from sandboxd.telemetry.metrics import Metrics
-from sandboxd.wire.codes import ErrorCode
 
 log = structlog.get_logger(__name__)
 
-MAX_JSON_BYTES = 16 << 20
 _OPEN_PATHS = {"/healthz", "/readyz"}
 _RAW_BODIES = re.compile(r"^/v1/sandboxes/[^/]+/(files|files/archive|execs/[^/]+/stdin)$")
 _REQUEST_ID = re.compile(r"^[\x21-\x7e]{1,128}$")
@@ -40,35 +38,32 @@ class Door:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
-        if scope["type"] != "http":
+        if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            # Nobody has asked who is calling, so nobody comes in.
+            await send({"type": f"{scope['type']}.close"})
             return
         headers = dict(scope["headers"])
         request_id = _request_id(headers)
         state = scope.setdefault("state", {})
         state["request_id"] = request_id
-        started = ended = False
-
-        async def send_marked(message: Message) -> None:
-            nonlocal started, ended
-            if message["type"] == "http.response.start":
-                started = True
-                message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode())]
-            elif message["type"] == "http.response.body":
-                ended = not message.get("more_body", False)
-            await send(message)
-
+        state["head_only"] = scope["method"] == "HEAD"
+        if state["head_only"]:  # every route that answers GET answers HEAD: the same head
+            scope = {**scope, "method": "GET"}
+        answer = _Answer(send, request_id=request_id, head_only=state["head_only"])
         try:
             self._enter(scope, headers)
             bounded = self._bounded(scope, headers, receive)
-            await self._app(scope, bounded, send_marked)
+            await self._app(scope, bounded, answer)
         except Exception as error:
-            if ended:
+            if answer.ended:
                 return  # answered and logged on the way out
-            if started:
+            if answer.started:
                 raise  # the answer cannot be finished: let the server cut the connection
-            answer = problem(translate(error), request_id=request_id, metrics=self._metrics)
-            await answer(scope, receive, send_marked)
+            refusal = problem(translate(error), request_id=request_id, metrics=self._metrics)
+            await refusal(scope, receive, answer)
 
     def _enter(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
         """Find out who is calling; `/s/{token}/…` becomes the sandbox's own path."""
@@ -89,32 +84,37 @@ class Door:
         scope["state"]["principal"] = principal
 
     def _bounded(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> Receive:
-        if _RAW_BODIES.match(scope["path"]):
-            return receive
         length = headers.get(b"content-length", b"")
-        if length.isdigit() and int(length) > MAX_JSON_BYTES:
-            raise _too_large()
-        if length:
+        if not length and b"transfer-encoding" not in headers:
             return receive
-        taken = 0
-
-        async def counted() -> Message:
-            nonlocal taken
-            message = await receive()
-            taken += len(message.get("body", b""))
-            if taken > MAX_JSON_BYTES:
-                raise _too_large()
-            return message
-
-        return counted
+        if _RAW_BODIES.match(scope["path"]):
+            return RawBody(receive)
+        if length.isdigit() and int(length) > MAX_JSON_BYTES:
+            raise too_large()
+        return JsonBody(receive)
 
 
-def _too_large() -> SandboxdError:
-    return SandboxdError(
-        ErrorCode.TOO_LARGE,
-        f"a JSON body is limited to {MAX_JSON_BYTES} bytes: send large data through /files",
-        details={"limit_bytes": MAX_JSON_BYTES},
-    )
+class _Answer:
+    """The `send` of a request: marks the answer with its id, and knows how far it is."""
+
+    __slots__ = ("_head_only", "_request_id", "_send", "ended", "started")
+
+    def __init__(self, send: Send, *, request_id: str, head_only: bool) -> None:
+        self._send = send
+        self._request_id = (b"x-request-id", request_id.encode())
+        self._head_only = head_only
+        self.started = self.ended = False
+
+    async def __call__(self, message: Message) -> None:
+        """ASGI."""
+        if message["type"] == "http.response.start":
+            self.started = True
+            message["headers"] = [*message["headers"], self._request_id]
+        elif message["type"] == "http.response.body":
+            self.ended = not message.get("more_body", False)
+            if self._head_only:
+                message = {**message, "body": b""}
+        await self._send(message)
 
 
 def _request_id(headers: dict[bytes, bytes]) -> str:

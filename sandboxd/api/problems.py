@@ -4,6 +4,7 @@ a sentence and small facts go with it: never a traceback, never a secret.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import structlog
@@ -11,13 +12,20 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
+from starlette.routing import BaseRoute, Match, Route
 
 from sandboxd.errors import SandboxdError
 from sandboxd.telemetry.metrics import Metrics
 from sandboxd.wire.codes import CODES, ErrorCode
 
 log = structlog.get_logger(__name__)
+
+
+class CallerGone(Exception):
+    """The caller closed its connection; nobody hears the answer."""
+
 
 _BY_STATUS = {
     400: ErrorCode.BAD_REQUEST,
@@ -28,6 +36,13 @@ _BY_STATUS = {
     413: ErrorCode.TOO_LARGE,
     422: ErrorCode.BAD_REQUEST,
 }
+
+_SENTENCES = {
+    404: "there is no such route, or not in this version",
+    405: "this route does not know that method",
+}
+# Fields of more than one kind: the validator names the kind behind the field, which is no field.
+_OF_MANY_KINDS = {"cmd", "timeout_s", "network", "mcp_servers"}
 
 
 def problem_body(error: SandboxdError, *, request_id: str) -> dict[str, Any]:
@@ -56,6 +71,8 @@ def problem(error: SandboxdError, *, request_id: str, metrics: Metrics) -> Respo
         headers["Retry-After"] = str(max(1, round(error.retry_after_s)))
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
+    if error.status == 408:
+        headers["Connection"] = "close"
     return Response(
         to_json(problem_body(error, request_id=request_id)),
         status_code=error.status or 500,
@@ -76,7 +93,8 @@ def translate(error: Exception) -> SandboxdError:
                 return error.__cause__
             code = _BY_STATUS.get(error.status_code, ErrorCode.INTERNAL)
             status = 405 if error.status_code == 405 else None
-            return SandboxdError(code, str(error.detail), status=status)
+            detail = _SENTENCES.get(error.status_code, str(error.detail))
+            return SandboxdError(code, detail, status=status)
         case TimeoutError():
             return SandboxdError(ErrorCode.TIMEOUT, "the sandbox did not answer in time")
         case _:
@@ -87,9 +105,7 @@ def translate(error: Exception) -> SandboxdError:
 
 
 def _invalid(error: RequestValidationError) -> SandboxdError:
-    problems = [
-        {"field": _field(item["loc"]), "problem": _sentence(item)} for item in error.errors()[:20]
-    ]
+    problems = [{"field": _place(item), "problem": _sentence(item)} for item in error.errors()[:20]]
     first = problems[0] if problems else {"field": "", "problem": "not valid"}
     where = f"{first['field']}: " if first["field"] else ""
     return SandboxdError(
@@ -97,8 +113,14 @@ def _invalid(error: RequestValidationError) -> SandboxdError:
     )
 
 
+def _place(item: dict[str, Any]) -> str:
+    return "" if item["type"] == "json_invalid" else _field(item["loc"])  # there: a byte's number
+
+
 def _field(location: tuple[int | str, ...]) -> str:
     parts = location[1:] if location and location[0] in {"body", "query", "path"} else location
+    if len(parts) > 1 and parts[0] in _OF_MANY_KINDS:
+        parts = (parts[0], *parts[2:])
     return ".".join(str(part) for part in parts)[:200]
 
 
@@ -107,15 +129,33 @@ def _sentence(item: dict[str, Any]) -> str:
         return "there is no such field"
     if item["type"] == "json_invalid":
         return "the body is not valid JSON"
-    return str(item["msg"])[:300]  # never the input itself: it may hold a secret
+    # Never the input itself: it may hold a secret.
+    return str(item["msg"]).removeprefix("Value error, ")[:300]
 
 
-def install(app: FastAPI, metrics: Metrics) -> None:
-    """Have every error of a route leave as a problem."""
+def _allowed(request: Request, routes: Iterable[BaseRoute]) -> str:
+    """What the path of a request can be asked."""
+    methods: set[str] = set()
+    for route in routes:
+        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE:
+            methods |= route.methods or set()
+    return ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set())))
+
+
+def install(app: FastAPI, metrics: Metrics, *, routes: Sequence[BaseRoute]) -> None:
+    """Have every error of a route leave as a problem. routes: all there are."""
 
     async def answer(request: Request, error: Exception) -> Response:
         request_id: str = request.scope.get("state", {}).get("request_id", "")
-        return problem(translate(error), request_id=request_id, metrics=metrics)
+        response = problem(translate(error), request_id=request_id, metrics=metrics)
+        if response.status_code == 405:
+            response.headers["Allow"] = _allowed(request, routes)
+        return response
 
+    async def unheard(request: Request, error: Exception) -> Response:
+        return Response(status_code=499)  # the caller has gone: nothing broke, nobody reads this
+
+    for gone in (CallerGone, ClientDisconnect):
+        app.add_exception_handler(gone, unheard)
     for kind in (SandboxdError, RequestValidationError, HTTPException, TimeoutError, Exception):
         app.add_exception_handler(kind, answer)

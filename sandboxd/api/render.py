@@ -96,8 +96,8 @@ def execution(
         "oom_kills": record.oom_kills,
         "stdout_bytes": record.stdout.total_bytes,
         "stderr_bytes": record.stderr.total_bytes,
-        "stdout_truncated": output and record.stdout.truncated,
-        "stderr_truncated": output and record.stderr.truncated,
+        "stdout_truncated": record.stdout.gap_bytes > 0,
+        "stderr_truncated": record.stderr.gap_bytes > 0,
         "output_dropped": record.output_dropped,
         "duration_s": record.duration_s,
         "started_at": record.started_at,
@@ -185,25 +185,28 @@ def _exact_text(data: bytes) -> str | None:
         return None
 
 
-def event_line(event: OutputEvent | KeepAlive, *, encoding: Encoding = "text") -> bytes:
-    """One line of NDJSON."""
+def event_line(
+    event: OutputEvent | KeepAlive, *, seq: int = 0, encoding: Encoding = "text"
+) -> bytes:
+    """One line of NDJSON. seq: the number that a sign of life repeats, to go on from."""
     body: dict[str, Any]
     match event:
-        case Piece(stream=stream, seq=seq, offset=offset, data=data):
-            body = {"seq": seq, "type": stream, "stream": stream, "offset": offset}
+        case Piece(stream=stream, offset=offset, data=data):
+            body = {"seq": event.seq, "type": stream, "stream": stream, "offset": offset}
             text = None if encoding == "base64" else _exact_text(data)
             if text is None:
                 body["data_b64"] = b64encode(data).decode()
             else:
                 body["data"] = text
-        case Gap(stream=stream, seq=seq, offset=offset, size=size):
-            body = {"seq": seq, "type": "gap", "stream": stream, "offset": offset, "bytes": size}
-        case Started(seq=seq, started_at=started_at):
-            body = {"seq": seq, "type": "started", "started_at": started_at}
-        case Ended(seq=seq, record=record):
-            body = {"seq": seq, "type": "ended", "exec": execution(record, output=False)}
+        case Gap(stream=stream, offset=offset, size=size):
+            body = {"seq": event.seq, "type": "gap", "stream": stream, "offset": offset}
+            body["bytes"] = size
+        case Started(started_at=started_at):
+            body = {"seq": event.seq, "type": "started", "started_at": started_at}
+        case Ended(record=record):
+            body = {"seq": event.seq, "type": "ended", "exec": execution(record, output=False)}
         case KeepAlive():
-            body = {"type": "keepalive"}
+            body = {"seq": seq, "type": "keepalive"}
     return to_json(body) + b"\n"
 
 

@@ -10,8 +10,10 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Discriminator,
     Field,
     StringConstraints,
+    Tag,
     model_validator,
 )
 
@@ -62,6 +64,16 @@ def _labels(labels: dict[str, str]) -> dict[str, str]:
     return labels
 
 
+def _octal(value: Any) -> Any:
+    """Permission bits as text are octal digits, as everywhere; as a number they are that number."""
+    if isinstance(value, str):
+        try:
+            return int(value, 8)
+        except ValueError:
+            raise ValueError("give a number, or text of octal digits like 0644") from None
+    return value
+
+
 def _bytes(value: Any) -> Any:
     if isinstance(value, str):
         try:
@@ -81,8 +93,15 @@ Labels = Annotated[dict[Text, Text], AfterValidator(_labels)]
 Path = Annotated[Text, StringConstraints(min_length=1, max_length=65536)]
 Seconds = Annotated[float, Field(gt=0, le=MAX_SECONDS, allow_inf_nan=False)]
 Life = Seconds | Literal[-1]
-Mode = Annotated[int, Field(ge=0, le=0o7777)]
+Mode = Annotated[int, BeforeValidator(_octal), Field(ge=0, le=0o7777)]
 OutputLimit = Annotated[int, Field(ge=1024, le=64 << 20)]
+
+
+Argv = Annotated[list[Text], Field(min_length=1)]
+
+
+def _kind_of_cmd(cmd: Any) -> str:
+    return "argv" if isinstance(cmd, list) else "text"
 
 
 class Body(BaseModel):
@@ -144,9 +163,9 @@ class LeaseBody(Body):
     forwards: dict[Text, Text] | None = None
     labels: Labels = Field(default_factory=dict)
     timeout_s: Life | None = None
-    idle_timeout_s: Annotated[float, Field(ge=0, le=MAX_SECONDS)] | None = None
-    grading_s: Annotated[float, Field(ge=0, le=86400)] = 0
-    wait_timeout_s: Annotated[float, Field(ge=0, le=86400)] = 60
+    idle_timeout_s: Annotated[float, Field(ge=0, le=MAX_SECONDS, allow_inf_nan=False)] | None = None
+    grading_s: Annotated[float, Field(ge=0, le=86400, allow_inf_nan=False)] = 0
+    wait_timeout_s: Annotated[float, Field(ge=0, le=86400, allow_inf_nan=False)] = 60
     wait: bool = True
     run_id: CallerId | None = None
     group_id: CallerId | None = None
@@ -192,7 +211,9 @@ class TtyBody(Body):
 class ExecBody(Body):
     """`POST …/execs`. A list is run as it is, a text by `/bin/sh -c`."""
 
-    cmd: Annotated[list[Text], Field(min_length=1)] | Text
+    cmd: Annotated[
+        Annotated[Argv, Tag("argv")] | Annotated[Text, Tag("text")], Discriminator(_kind_of_cmd)
+    ]
     env: Environment = Field(default_factory=dict)
     cwd: Text = ""
     user: Text = ""

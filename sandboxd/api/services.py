@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
+import anyio
 from fastapi import Request
 
 from sandboxd.api.auth import Auth, Principal
@@ -16,15 +17,16 @@ from sandboxd.execution.files import Files
 from sandboxd.execution.shells import Shells
 from sandboxd.leases.desk import Desk
 from sandboxd.model.template import Template
+from sandboxd.pool.house import House
 from sandboxd.pool.sweeper import Sweeper
-from sandboxd.pool.warm_pool import House
 from sandboxd.telemetry.metrics import Metrics
 
 
 @dataclass(slots=True)
 class Services:
     """One daemon's services. `templates` and `auth` are replaced when the configuration is read
-    again; `ready` turns true once the leases of the last daemon are adopted.
+    again; `ready` turns true once the leases of the last daemon are adopted; `stopping` is set as
+    soon as the daemon is told to stop, so that whoever waits is answered.
     """
 
     desk: Desk
@@ -42,6 +44,7 @@ class Services:
     backend: str
     capabilities: Capabilities
     base_url: str
+    stopping: anyio.Event
     ready: bool = False
 
 

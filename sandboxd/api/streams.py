@@ -1,4 +1,4 @@
-"""Responses that flow, and calls that end when their caller goes away."""
+"""Responses that flow, and calls that end when their caller goes away or the daemon stops."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from sandboxd.api.problems import problem_body, translate
+from sandboxd.api.problems import CallerGone, problem_body, translate
+from sandboxd.api.services import services_of
 from sandboxd.errors import SandboxdError
+from sandboxd.wire.codes import ErrorCode
 
 _NDJSON_HEADERS = {
     "Content-Type": "application/x-ndjson",
@@ -26,25 +28,41 @@ StartBody = Callable[[int, dict[str, str]], Awaitable[None]]
 Emit = Callable[[bytes], Awaitable[None]]
 
 
-class CallerGone(Exception):
-    """The caller closed its connection; nobody hears the answer."""
-
-
 async def while_there(request: Request, call: Callable[[], Awaitable[T]]) -> T:
     """The result of a call that is cancelled when its caller goes away.
 
     Raises CallerGone then. What the call had begun inside a sandbox runs on.
     """
+
+    async def gone() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    return await _unless(gone, call, CallerGone())
+
+
+async def waiting(request: Request, call: Callable[[], Awaitable[T]]) -> T:
+    """The same for a call that may wait long: also cancelled when the daemon stops.
+
+    Raises `shutting_down` then. What was waited for goes on, and can be asked for again.
+    """
+    stopping = services_of(request).stopping
+    return await while_there(request, lambda: _unless(stopping.wait, call, _stopped()))
+
+
+async def _unless(
+    event: Callable[[], Awaitable[object]], call: Callable[[], Awaitable[T]], otherwise: Exception
+) -> T:
+    """The result of a call. If the event comes first it is cancelled, and `otherwise` raised."""
     results: list[T] = []
     errors: list[Exception] = []
     async with anyio.create_task_group() as tasks:
 
         async def watch() -> None:
-            while (await request.receive())["type"] != "http.disconnect":
-                pass
+            await event()
             tasks.cancel_scope.cancel()
 
-        tasks.start_soon(watch, name="watch-caller")
+        tasks.start_soon(watch, name="watch-call")
         try:
             results.append(await call())
         except Exception as error:  # noqa: BLE001 - carried out of the task group, raised below
@@ -53,8 +71,18 @@ async def while_there(request: Request, call: Callable[[], Awaitable[T]]) -> T:
     if errors:
         raise errors[0]
     if not results:
-        raise CallerGone
+        raise otherwise
     return results[0]
+
+
+def _stopped() -> SandboxdError:
+    """What was waited for may have begun, so only a request with an id may be sent again."""
+    return SandboxdError(
+        ErrorCode.SHUTTING_DOWN,
+        "this daemon is shutting down; what was waited for goes on: ask again in a moment",
+        retry_safe=False,
+        retry_after_s=2.0,
+    )
 
 
 class Flow(Response):
@@ -62,7 +90,7 @@ class Flow(Response):
     by then leaves nothing open.
 
     source: called with `start` (status, headers) and `emit`; what it raises before `start` becomes
-    a problem, after it the connection is cut.
+    a problem, after it the connection is cut. Of an answer to HEAD only the head is sent.
     """
 
     def __init__(self, source: Callable[[StartBody, Emit], Awaitable[None]]) -> None:
@@ -75,6 +103,8 @@ class Flow(Response):
         async def start(status: int, headers: dict[str, str]) -> None:
             raw = [(key.lower().encode(), value.encode()) for key, value in headers.items()]
             await send({"type": "http.response.start", "status": status, "headers": raw})
+            if scope["state"].get("head_only"):
+                raise _HeadSent
 
         async def emit(data: bytes) -> None:
             await send({"type": "http.response.body", "body": data, "more_body": True})
@@ -88,21 +118,46 @@ class Flow(Response):
             await while_there(request, run)
         except CallerGone:
             return
+        except _HeadSent:
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def ndjson(lines: Callable[[], AsyncGenerator[bytes, None]], *, request_id: str) -> Flow:
-    """Lines as they come. A stream that cannot go on ends with an `error` line and its problem."""
+class _HeadSent(Exception):
+    """No error: all that was asked for is on its way."""
+
+
+class _Stopped(Exception):
+    """No error either: the reader comes back."""
+
+
+Lines = AsyncGenerator[tuple[int, bytes], None]
+
+
+def ndjson(request: Request, lines: Callable[[], Lines], *, request_id: str) -> Flow:
+    """Lines as they come, each with its number. A stream that cannot go on ends with an `error`
+    line: its problem, and the number it went up to. One that is open when the daemon stops just
+    ends, which tells its reader to attach again.
+    """
+    stopping = services_of(request).stopping
 
     async def source(start: StartBody, emit: Emit) -> None:
         async with aclosing(lines()) as flow:
-            first = await anext(flow, b"")  # an error before the first line is a plain problem
+            seq, first = await anext(flow)  # an error before the first line is a plain problem
             await start(200, _NDJSON_HEADERS)
-            try:
+
+            async def pour() -> None:
+                nonlocal seq
                 await emit(first)
-                async for line in flow:
+                async for number, line in flow:
                     await emit(line)
+                    seq = number
+
+            try:
+                await _unless(stopping.wait, pour, _Stopped())
+            except _Stopped:
+                return
             except (SandboxdError, TimeoutError) as error:
                 body = problem_body(translate(error), request_id=request_id)
-                await emit(to_json({"type": "error", "problem": body}) + b"\n")
+                await emit(to_json({"seq": seq, "type": "error", "problem": body}) + b"\n")
 
     return Flow(source)

@@ -15,7 +15,7 @@ from typing import Literal, Protocol
 from anyio.abc import ByteStream
 
 from sandboxd.model.box import BoxRef
-from sandboxd.model.template import BoxSpec
+from sandboxd.model.template import BoxSpec, Resources
 from sandboxd.wire.codes import EndReason, Fault
 
 __all__ = [
@@ -46,6 +46,10 @@ class Capabilities:
     networks: frozenset[str]  # of "none", "internet", "allow"
     runtimes: frozenset[str] = frozenset()
     images: str = ""  # what an `image` may be, in words
+    # What a caller may name beside the images of templates: names as they are, and folders below
+    # which an image may lie. None: whatever there is.
+    caller_images: tuple[str, ...] | None = None
+    most: Resources | None = None  # what the machine has in all, where it is one machine
     other_users: bool = False  # commands and files as another user, chown
     gpu: bool = False
     oom_evidence: bool = False  # whether an out-of-memory kill can be told from other kills

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
+from math import inf
 
 import anyio
 
@@ -20,7 +21,9 @@ from sandboxd.telemetry.metrics import Metrics
 from sandboxd.wire.codes import ErrorCode
 
 KEEPALIVE_S = 15.0
+START_S = 30.0  # for a command to start, in a sandbox that is short of everything
 _ASK_S = 15.0  # for what the guest answers at once
+_LATE_S = 60.0  # a guest that is silent so long after a command's deadline says no more
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +59,31 @@ class Commands:
         with self._desk.using(lease_id, owner=owner) as tenancy:
             tenancy.execs += not again
             if wait_s == 0:
-                return await ask(self._desk, tenancy, lambda g: g.run(command, wait=False))
-            with anyio.move_on_after(wait_s), self._metrics.exec_seconds.time():
-                return await ask(self._desk, tenancy, lambda g: g.run(command, wait=True))
-            return await self._look(tenancy, command.exec_id, wait_s=0, output=True)
+                with anyio.fail_after(START_S):
+                    record = await ask(self._desk, tenancy, lambda g: g.run(command, wait=False))
+                if record.shows_output:
+                    return record
+                return await self._look(tenancy, command.exec_id, wait_s=0, output=True)
+            return await self._run_to_end(tenancy, command, wait_s=wait_s)
+
+    async def _run_to_end(
+        self, tenancy: Tenancy, command: Command, *, wait_s: float | None
+    ) -> ExecRecord:
+        """A guest that is silent for longer than the command may take is asked how it stands: it
+        may have been started with a longer deadline than this call names.
+        """
+        over_at = inf if wait_s is None else anyio.current_time() + wait_s
+        patience = patience_s(command.timeout_s)
+        while True:
+            left = over_at - anyio.current_time()
+            with anyio.move_on_after(left if patience is None else min(left, patience)):
+                record = await ask(self._desk, tenancy, lambda g: g.run(command, wait=True))
+                self._metrics.exec_seconds.observe(record.duration_s)
+                return record
+            with anyio.fail_after(START_S):
+                record = await self._look(tenancy, command.exec_id, wait_s=0, output=True)
+            if record.outcome is not None or anyio.current_time() >= over_at:
+                return record
 
     async def look(
         self,
@@ -96,13 +120,14 @@ class Commands:
     ) -> OutputPiece:
         """Bytes of one stream; see `Guest.read_output`."""
         with self._desk.using(lease_id, owner=owner) as tenancy:
-            return await ask(
-                self._desk,
-                tenancy,
-                lambda g: g.read_output(
-                    exec_id, stream=stream, offset=offset, limit=limit, wait_s=wait_s
-                ),
-            )
+            with anyio.fail_after(wait_s + _ASK_S):
+                return await ask(
+                    self._desk,
+                    tenancy,
+                    lambda g: g.read_output(
+                        exec_id, stream=stream, offset=offset, limit=limit, wait_s=wait_s
+                    ),
+                )
 
     async def write_stdin(
         self,
@@ -160,9 +185,18 @@ class Commands:
     async def _look(
         self, tenancy: Tenancy, exec_id: str, *, wait_s: float, output: bool
     ) -> ExecRecord:
-        return await ask(
-            self._desk, tenancy, lambda g: g.look_exec(exec_id, wait_s=wait_s, output=output)
-        )
+        with anyio.fail_after(wait_s + _ASK_S):
+            return await ask(
+                self._desk, tenancy, lambda g: g.look_exec(exec_id, wait_s=wait_s, output=output)
+            )
+
+
+def patience_s(timeout_s: float | None) -> float | None:
+    """How long the end of a command with that deadline is waited for; None: until the lease ends.
+
+    The guest keeps deadlines itself. Ours is for a guest that is frozen, or no longer itself.
+    """
+    return None if timeout_s is None else START_S + timeout_s + _LATE_S
 
 
 async def _next(attachment: Attachment) -> OutputEvent | KeepAlive | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import TypeVar
 
 import anyio
@@ -90,6 +90,27 @@ class Files:
         return await self._ask(
             lease_id, owner, lambda g: g.files.stat(path, follow=follow, user=user)
         )
+
+    async def list(
+        self,
+        lease_id: str,
+        path: str | bytes,
+        *,
+        owner: str | None,
+        recursive: bool,
+        user: str,
+        limit: int,
+        after: bytes,
+    ) -> list[FileInfo]:
+        """A page of a directory, in the order of names; see `GuestFiles.list_page`."""
+        with anyio.fail_after(_ASK_S):
+            async with (
+                self.open(lease_id, owner=owner) as files,
+                aclosing(
+                    files.list_page(path, limit=limit, after=after, recursive=recursive, user=user)
+                ) as found,
+            ):
+                return [info async for info in found]
 
     async def mkdir(
         self, lease_id: str, path: str, *, owner: str | None, mode: int, parents: bool, user: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import anyio
 
+from sandboxd.execution.commands import START_S, patience_s
 from sandboxd.execution.reattach import ask, ask_once
 from sandboxd.leases.desk import Desk
 from sandboxd.model.command import ExecRecord
@@ -39,13 +40,17 @@ class Shells:
         with self._desk.using(lease_id, owner=owner) as tenancy:
             tenancy.execs += 1
             if wait_s != 0:
-                with anyio.move_on_after(wait_s):
+                with anyio.fail_after(patience_s(text.timeout_s)), anyio.move_on_after(wait_s):
                     return await ask(
                         self._desk, tenancy, lambda g: g.run_in_shell(shell_id, text, wait=True)
                     )
-            return await ask(
-                self._desk, tenancy, lambda g: g.run_in_shell(shell_id, text, wait=False)
-            )
+            with anyio.fail_after(START_S):
+                record = await ask(
+                    self._desk, tenancy, lambda g: g.run_in_shell(shell_id, text, wait=False)
+                )
+                if record.shows_output:
+                    return record
+                return await ask(self._desk, tenancy, lambda g: g.look_exec(text.exec_id))
 
     async def look(self, lease_id: str, shell_id: str, *, owner: str | None) -> Shell:
         """A shell as it is now."""

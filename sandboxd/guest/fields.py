@@ -7,6 +7,7 @@ import json
 from math import isfinite
 from typing import Any
 
+from sandboxd.guest.facts import is_encodable
 from sandboxd.guest.line import GuestLost
 
 _MAX_TEXT = 1 << 16
@@ -42,7 +43,7 @@ class Fields:
     def text(self, name: str, *, limit: int = _MAX_TEXT) -> str:
         """A string of at most `limit` characters."""
         value = self._said.get(name)
-        if not isinstance(value, str) or len(value) > limit:
+        if not isinstance(value, str) or len(value) > limit or not is_encodable(value):
             raise nonsense(name)
         return value
 
@@ -80,6 +81,17 @@ class Fields:
     def optional_number(self, name: str) -> float | None:
         """A finite number, or None where it is null or absent."""
         return None if self._said.get(name) is None else self.number(name)
+
+    def seconds(self, name: str) -> float:
+        """A finite number that is not negative."""
+        value = self.number(name)
+        if value < 0:
+            raise nonsense(name)
+        return value
+
+    def optional_seconds(self, name: str) -> float | None:
+        """The same, or None where it is null or absent."""
+        return None if self._said.get(name) is None else self.seconds(name)
 
     def flag(self, name: str) -> bool:
         """True or false; absent is false."""

@@ -130,8 +130,27 @@ class GuestFiles:
         return read_file(loads((await self._line.call("GET", f"/v1/files/stat?{query}")).body))
 
     def list(self, path: str | bytes, *, recursive: bool = False, user: str = "") -> FileList:
-        """What is in a directory, and below it if `recursive`."""
+        """What is in a directory, and below it if `recursive`, in no order."""
         query = _query(path, user=user, recursive="1" if recursive else "")
+        return FileList(self._line, f"/v1/files/list?{query}")
+
+    def list_page(
+        self,
+        path: str | bytes,
+        *,
+        limit: int,
+        after: bytes = b"",
+        recursive: bool = False,
+        user: str = "",
+    ) -> FileList:
+        """At most `limit` entries in the order of their names, behind the `after` of another."""
+        query = _query(
+            path,
+            user=user,
+            recursive="1" if recursive else "",
+            limit=str(limit),
+            after_b64=b64encode(after).decode(),
+        )
         return FileList(self._line, f"/v1/files/list?{query}")
 
     async def delete(self, path: str | bytes, *, recursive: bool = False, user: str = "") -> None:

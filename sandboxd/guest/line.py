@@ -10,6 +10,7 @@ import anyio
 from anyio.abc import ByteStream
 
 from sandboxd.errors import SandboxdError
+from sandboxd.guest.facts import is_encodable, is_plain
 from sandboxd.wire.codes import ErrorCode
 from sandboxd.wire.http1 import AsyncConnection, AsyncResponse, ConnectionLost, Headers
 from sandboxd.wire.streams import AnyioStream
@@ -79,15 +80,15 @@ def guest_failure(body: bytes) -> SandboxdError:
     """What the guest refused, as an error of ours. Raises GuestLost if it is no refusal at all."""
     try:
         problem = json.loads(body)
-        code, detail = problem["code"], problem.get("detail", "")
+        code, detail = problem["code"], str(problem.get("detail", ""))[:_MAX_DETAIL_CHARS]
         failure = _FAILURES[code]
     except (ValueError, RecursionError, TypeError, KeyError, AttributeError):
         raise GuestLost("the guest's refusal cannot be read", sent=True) from None
     details = problem.get("details")
     return SandboxdError(
         failure.code,
-        str(detail)[:_MAX_DETAIL_CHARS] or code,
-        details=details if isinstance(details, dict) else None,
+        detail if detail and is_encodable(detail) else code,
+        details=details if isinstance(details, dict) and is_plain(details) else None,
         status=failure.status,
     )
 

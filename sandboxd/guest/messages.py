@@ -20,6 +20,7 @@ from sandboxd.model.shell import Shell, ShellOrder, ShellState, ShellText
 from sandboxd.wire.codes import Outcome, StartFailure
 
 _OUTCOMES = {str(outcome): outcome for outcome in Outcome}
+_MAX_EXIT_CODE = 255
 _REASONS = {str(reason): reason for reason in StartFailure}
 
 
@@ -135,10 +136,10 @@ def read_hello(body: bytes) -> Hello:
         version=said.text("version"),
         boot_id=said.text("boot_id"),
         lease_id=said.text("lease_id"),
-        life_left_s=said.optional_number("life_left_s"),
-        uptime_s=said.number("uptime_s"),
+        life_left_s=said.optional_seconds("life_left_s"),
+        uptime_s=said.seconds("uptime_s"),
         execs_running=said.count("execs_running"),
-        idle_s=said.number("idle_s"),
+        idle_s=said.seconds("idle_s"),
         shell=said.text("shell"),
     )
 
@@ -165,6 +166,8 @@ def read_exec(said: Fields) -> ExecRecord:
     signal = said.optional_text("signal", limit=32)
     if (exit_code is not None) is not (outcome is Outcome.EXITED):
         raise nonsense("exit_code")
+    if exit_code is not None and exit_code > _MAX_EXIT_CODE:
+        raise nonsense("exit_code")
     if outcome is Outcome.SIGNALED and not signal:
         raise nonsense("signal")
     reason = said.optional_text("reason", limit=32)
@@ -179,7 +182,7 @@ def read_exec(said: Fields) -> ExecRecord:
         stdout=_kept(said.inner("stdout")),
         stderr=_kept(said.inner("stderr")),
         output_dropped=said.flag("output_dropped"),
-        duration_s=said.number("duration_s"),
+        duration_s=said.seconds("duration_s"),
         started_at=said.number("started_at"),
         survivors=said.flag("survivors"),
         shell_ended=said.flag("shell_ended"),
@@ -240,6 +243,7 @@ def read_file(said: Fields) -> FileInfo:
         modified_at=said.number("modified_at"),
         name_b64=name_b64,
         target=said.optional_text("target"),
+        after=said.base64("after_b64") or None,
     )
 
 

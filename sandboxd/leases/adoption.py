@@ -18,18 +18,20 @@ from sandboxd.guest.line import GuestLost
 from sandboxd.leases.desk import Desk
 from sandboxd.leases.store import LeaseStore
 from sandboxd.leases.tenancy import Tenancy
-from sandboxd.model.box import BoxState
+from sandboxd.model.box import BoxRef, BoxState
 from sandboxd.model.lease import Lease, LeaseState
 from sandboxd.model.template import PoolSettings, Template
 from sandboxd.pool.disposer import Disposer
-from sandboxd.pool.warm_pool import House, WarmPool
+from sandboxd.pool.house import House
+from sandboxd.pool.warm_pool import WarmPool
 from sandboxd.telemetry.metrics import Metrics
-from sandboxd.wire.codes import END_VERDICTS, EndReason
+from sandboxd.wire.codes import CODES, EndReason, ErrorCode, Verdict
 
 log = structlog.get_logger(__name__)
 
 _AT_ONCE = 16
 _ASK_S = 5.0
+_SEE_S = 30.0
 
 
 class Adoption:
@@ -58,9 +60,16 @@ class Adoption:
         self._limiter = anyio.CapacityLimiter(_AT_ONCE)
 
     async def run(self) -> None:
-        """Raises what the store and the backend raise: a daemon that cannot see must not start."""
-        leases = await self._store.load()
-        owned = {box.box_id: box for box in await self._backend.list_owned()}
+        """Raises what the store and the backend raise, and `backend_unavailable` where they say
+        nothing: a daemon that cannot see must not start.
+        """
+        try:
+            with anyio.fail_after(_SEE_S):
+                leases = await self._store.load()
+                owned = {box.box_id: box for box in await self._backend.list_owned()}
+        except TimeoutError as error:
+            detail = f"the boxes of the last daemon could not be listed within {_SEE_S:g} s"
+            raise SandboxdError(ErrorCode.BACKEND_UNAVAILABLE, detail) from error
         async with anyio.create_task_group() as tasks:
             for lease in leases:
                 box_id = lease.box.box_id if lease.box is not None else ""
@@ -97,15 +106,16 @@ class Adoption:
             await self._ask(tenancy)
 
     async def _was_queued(self, tenancy: Tenancy) -> None:
-        """Its id was told, its secrets and files were in memory alone: it cannot be served."""
+        """Its id was told, but its secrets and files were in memory alone: it cannot be served. The
+        code is one that passes, so that a client asks again by itself.
+        """
         self._desk.book.enter(tenancy)
+        tenancy.told = True
+        facts = CODES[ErrorCode.SHUTTING_DOWN]
+        verdict = Verdict(ErrorCode.SHUTTING_DOWN, facts.fault, facts.mask)
         detail = "the daemon was started again while this request was queued: ask once more"
-        end = self._desk.endings.end_record(
-            EndReason.MAKE_FAILED, END_VERDICTS[EndReason.MAKE_FAILED], detail
-        )
-        await self._store.put(tenancy.change(state=LeaseState.ENDED, end=end))
-        tenancy.recorded.set()
-        tenancy.gone.set()
+        self._desk.endings.end_queued(tenancy, EndReason.MAKE_FAILED, verdict, detail)
+        await tenancy.recorded.wait()
 
     def _set_clocks(self, tenancy: Tenancy) -> None:
         lease = tenancy.lease
@@ -114,7 +124,10 @@ class Adoption:
         tenancy.hard_at = anyio.current_time() + min(left_s, lease.terms.max_timeout_s)
 
     async def _ask(self, tenancy: Tenancy) -> None:
-        """Is it alive, is it still this lease's, how long has it been idle?"""
+        """Is it alive, is it still this lease's, how long does its guest give it?
+
+        Its idle clock starts anew: while no daemon was there its holder could not use it.
+        """
         try:
             with anyio.fail_after(_ASK_S):
                 async with self._desk.guest_of(tenancy) as guest:
@@ -131,12 +144,11 @@ class Adoption:
             return
         if hello.life_left_s is not None and tenancy.hard_at is not None:
             tenancy.hard_at = min(tenancy.hard_at, anyio.current_time() + hello.life_left_s)
-        if hello.execs_running == 0:
-            tenancy.used_at = anyio.current_time() - hello.idle_s
         tenancy.note("adopted")
 
     def _after_the_end(self, tenancy: Tenancy, box: OwnedBox | None) -> None:
         """A lease that was over: finish what the last daemon had begun."""
+        tenancy.told = True
         tenancy.recorded.set()
         self._desk.book.enter(tenancy)
         gone = None if box is None else self._disposer.dispose(box.box_id, box.ref)
@@ -151,7 +163,7 @@ class Adoption:
             if not (box.alive and box.ref is not None and fits and pool is not None):
                 self._remove(box)
                 return
-            if await self._backend.look(box.ref) is not None:
+            if not await self._lives(box.ref):
                 self._remove(box)
                 return
             taken = pool.adopt(box.ref, fingerprint=fingerprint, state=BoxState.WARM)
@@ -164,6 +176,17 @@ class Adoption:
             if not fresh and taken.state is BoxState.WARM:
                 self._metrics.leaks_swept.inc()
                 pool.give_up(taken)
+
+    async def _lives(self, ref: BoxRef) -> bool:
+        """Looking also has the backend watch it from now on. Silence is no sign of life, and nobody
+        holds this box: it is no loss.
+        """
+        try:
+            with anyio.fail_after(_ASK_S):
+                return await self._backend.look(ref) is None
+        except (SandboxdError, TimeoutError) as error:
+            log.warning("adopt.blind", box_id=ref.box_id, error=str(error) or "timed out")
+            return False
 
     def _remove(self, box: OwnedBox | None) -> None:
         if box is not None:

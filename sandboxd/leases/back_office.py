@@ -14,7 +14,7 @@ from sandboxd.backends.protocol import Backend
 from sandboxd.clock import Clock
 from sandboxd.leases.book import Book
 from sandboxd.leases.store import LeaseStore
-from sandboxd.pool.warm_pool import House
+from sandboxd.pool.house import House
 from sandboxd.telemetry.metrics import Metrics
 
 GUEST_GRACE_S = 10.0  # the guest's own end comes so much after ours, which can say why

@@ -25,6 +25,9 @@ class Book:
     def __len__(self) -> int:
         return len(self._by_id)
 
+    def __contains__(self, tenancy: object) -> bool:
+        return isinstance(tenancy, Tenancy) and self._by_id.get(tenancy.lease.id) is tenancy
+
     def enter(self, tenancy: Tenancy) -> None:
         """Add a lease."""
         lease = tenancy.lease

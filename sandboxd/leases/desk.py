@@ -56,10 +56,13 @@ class Desk:
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Own the desk's tasks and follow deaths, until cancelled."""
         office = self._office
-        async with anyio.create_task_group() as office.tasks, office.backend.watch() as deaths:
-            task_status.started()
-            async for death in deaths:
-                self.endings.died(death)
+        try:
+            async with anyio.create_task_group() as office.tasks, office.backend.watch() as deaths:
+                task_status.started()
+                async for death in deaths:
+                    self.endings.died(death)
+        finally:
+            office.tasks = None
 
     def find(self, lease_id: str, *, owner: str | None) -> Tenancy:
         """Raises `not_found`. Owner None sees every lease."""
@@ -88,6 +91,8 @@ class Desk:
 
         Raises what `explain` raises.
         """
+        if tenancy.lease.over:
+            raise tenancy.over_error()
         try:
             yield tenancy.guest
         except GuestLost as lost:
@@ -103,12 +108,11 @@ class Desk:
         else GuestLost again: the sandbox lives, only the line broke.
         """
         with anyio.CancelScope(shield=True), anyio.move_on_after(_VERDICT_S):
-            while not tenancy.lease.over:
+            if not tenancy.lease.over:
                 assert tenancy.lease.box is not None
                 death = await self._office.backend.look(tenancy.lease.box)
-                if death is None:
-                    break
-                self.endings.died(death)
+                if death is not None:
+                    self.endings.died(death)
         if tenancy.lease.over:
             raise tenancy.over_error() from lost
         raise lost
@@ -120,42 +124,50 @@ class Desk:
 
         The guest and the store know before this returns. Raises `bad_request` over the maximum.
         """
-        with self.using(lease_id, owner=owner) as tenancy:
-            terms = tenancy.lease.terms
-            if timeout_s is None or timeout_s == -1:
-                timeout_s = terms.max_timeout_s
-            if timeout_s > terms.max_timeout_s:
-                raise SandboxdError(
-                    ErrorCode.BAD_REQUEST,
-                    f"timeout_s {timeout_s:g} is over max_timeout_s {terms.max_timeout_s:g}",
-                    details={"field": "timeout_s", "max_timeout_s": terms.max_timeout_s},
-                )
-            before = tenancy.used_at
+        tenancy = self.look_at(lease_id, owner=owner)  # renewing is not use
+        terms = tenancy.lease.terms
+        if timeout_s is None or timeout_s == -1:
+            timeout_s = terms.max_timeout_s
+        if timeout_s > terms.max_timeout_s:
+            raise SandboxdError(
+                ErrorCode.BAD_REQUEST,
+                f"timeout_s {timeout_s:g} is over max_timeout_s {terms.max_timeout_s:g}",
+                details={"field": "timeout_s", "max_timeout_s": terms.max_timeout_s},
+            )
+        async with tenancy.renewing:
+            check_leased(tenancy)
+            hard_at = anyio.current_time() + timeout_s
             async with self.guest_of(tenancy) as guest:
                 grading_s = terms.grading_s if tenancy.lease.phase is Phase.ROLLOUT else 0
                 with anyio.fail_after(CALL_S):
                     await guest.renew(life_s=timeout_s + grading_s + GUEST_GRACE_S)
             check_leased(tenancy)
-            tenancy.hard_at = anyio.current_time() + timeout_s
-            self._office.alarm.by(tenancy.hard_at)
-            await self._office.store.put(
-                tenancy.change(expires_at=self._office.clock.now() + timeout_s)
-            )
-        tenancy.used_at = before  # renewing is not use
+            self._move_end(tenancy, hard_at)
+            await self._office.store.put(tenancy.lease)
         return tenancy.shown()
 
+    def _move_end(self, tenancy: Tenancy, hard_at: float) -> None:
+        tenancy.hard_at = hard_at
+        left_s = hard_at - anyio.current_time()
+        tenancy.change(expires_at=self._office.clock.now() + left_s)
+        self._office.alarm.by(hard_at)
+
     async def begin_grading(self, tenancy: Tenancy, *, for_s: float) -> None:
-        """End what runs and give the scorer its own time: phase `grading`, for `for_s` seconds."""
-        now = self._office.clock.now()
-        tenancy.hard_at = anyio.current_time() + for_s
-        lease = tenancy.change(phase=Phase.GRADING, expires_at=now + for_s)
+        """End what runs and give the scorer its own time: phase `grading`, for `for_s` seconds.
+
+        Raises as `using` does for a lease that is over.
+        """
+        check_leased(tenancy)
+        tenancy.change(phase=Phase.GRADING)
+        self._move_end(tenancy, anyio.current_time() + for_s)
         tenancy.note("grading", for_s=for_s)
-        self._office.alarm.by(tenancy.hard_at)
-        async with self.guest_of(tenancy) as guest:
-            with anyio.fail_after(CALL_S):
-                await guest.kill_all()
-                await guest.renew(life_s=for_s + GUEST_GRACE_S)
-        await self._office.store.put(lease)
+        async with tenancy.renewing:
+            async with self.guest_of(tenancy) as guest:
+                with anyio.fail_after(CALL_S):
+                    await guest.kill_all()
+                    await guest.renew(life_s=for_s + GUEST_GRACE_S)
+            # As it is by now: a write from before an end would undo it.
+            await self._office.store.put(tenancy.lease)
 
     async def release(self, lease_id: str, *, owner: str | None, wait_s: float = 0) -> Lease:
         """End a lease. Success the first time and again; on disk before this returns.
@@ -164,8 +176,8 @@ class Desk:
         """
         tenancy = self.find(lease_id, owner=owner)
         if tenancy.lease.state is LeaseState.QUEUED:
-            tenancy.abandoned = True
-            tenancy.granting.cancel()
+            tenancy.told = True
+            self.granting.abandon(tenancy, EndReason.RELEASED)
             await tenancy.settled.wait()
         self.endings.end(tenancy, EndReason.RELEASED)
         await tenancy.recorded.wait()
@@ -175,10 +187,10 @@ class Desk:
         return tenancy.shown()
 
     async def forget(self, tenancies: list[Tenancy]) -> None:
-        """Drop ended leases for good."""
+        """Drop ended leases for good. Raises what the store raises; then nothing is dropped."""
+        await self._office.store.forget([tenancy.lease.id for tenancy in tenancies])
         for tenancy in tenancies:
             self._office.book.strike(tenancy)
-        await self._office.store.forget([tenancy.lease.id for tenancy in tenancies])
 
 
 def check_leased(tenancy: Tenancy) -> None:
@@ -186,9 +198,9 @@ def check_leased(tenancy: Tenancy) -> None:
     lease = tenancy.lease
     if lease.over:
         raise tenancy.over_error()
-    if lease.state is not LeaseState.LEASED:
+    if lease.state is not LeaseState.LEASED or not tenancy.settled.is_set():
         raise SandboxdError(
             ErrorCode.CONFLICT,
-            f"the sandbox is {lease.state}, not leased yet: wait with GET ?wait_s=",
+            f"the sandbox is {tenancy.shown().state}, not leased yet: wait with GET ?wait_s=",
             sandbox_id=lease.id,
         )

@@ -24,6 +24,7 @@ class Endings:
 
     def __init__(self, office: BackOffice) -> None:
         self._office = office
+        self._unwritten: set[Tenancy] = set()  # ends that the store had no room for
 
     def died(self, death: Death) -> None:
         """A box is dead: so is its lease."""
@@ -57,6 +58,25 @@ class Endings:
         self.count(tenancy)
         log.info("lease.ended", sandbox_id=tenancy.lease.id, reason=reason, detail=detail)
         self._office.start(self._finish, tenancy, name=f"finish-{tenancy.lease.id}")
+
+    def end_queued(
+        self, tenancy: Tenancy, reason: EndReason, verdict: Verdict, detail: str
+    ) -> None:
+        """End one that never had a box. Whoever knows its id can see how; else it leaves no trace,
+        so that it may be asked for again.
+        """
+        end = self.end_record(reason, verdict, detail)
+        tenancy.change(state=LeaseState.ENDED, end=end)
+        tenancy.rest()
+        tenancy.note("ended", reason=reason, detail=detail)
+        tenancy.settled.set()
+        tenancy.gone.set()
+        self.count(tenancy)
+        if tenancy.told and self._office.open:
+            self._office.start(self._record, tenancy, name=f"record-{tenancy.lease.id}")
+        else:
+            self._office.book.strike(tenancy)
+            tenancy.recorded.set()
 
     def end_record(self, reason: EndReason, verdict: Verdict, detail: str) -> End:
         """What is written of an end that comes now."""
@@ -96,6 +116,7 @@ class Endings:
             await box_gone.wait()
         if tenancy.lease.state is LeaseState.ENDING:
             tenancy.change(state=LeaseState.ENDED)
+            tenancy.rest()
             await self._record(tenancy)
         tenancy.gone.set()
 
@@ -115,11 +136,25 @@ class Endings:
             tenancy.change(usage=usage)
 
     async def _record(self, tenancy: Tenancy) -> None:
-        """Write an ending. A full store keeps the lease as it was: at the next start its box is
-        looked for, found gone, and the lease ended again.
+        """Write how it stands. A full store keeps the lease as it was, until `write_again`; after a
+        crash before that, its box is looked for, found gone, and the lease ended again.
         """
         try:
-            await self._office.store.put(tenancy.lease)
+            await self._write(tenancy)
         except SandboxdError as error:
             log.error("store.failed", sandbox_id=tenancy.lease.id, error=str(error))
+            self._unwritten.add(tenancy)
         tenancy.recorded.set()
+
+    async def _write(self, tenancy: Tenancy) -> None:
+        """One that was struck leaves no row."""
+        if tenancy in self._office.book:
+            await self._office.store.put(tenancy.lease)
+        else:
+            await self._office.store.forget([tenancy.lease.id])
+        self._unwritten.discard(tenancy)
+
+    async def write_again(self) -> None:
+        """Write what could not be written. Raises what the store raises, if it still cannot."""
+        for tenancy in list(self._unwritten):
+            await self._write(tenancy)

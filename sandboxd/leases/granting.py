@@ -6,24 +6,24 @@ never goes back to stock.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import anyio
 import structlog
 
 from sandboxd.errors import SandboxdError
 from sandboxd.guest.line import GuestLost
+from sandboxd.leases.admissible import check_spec
 from sandboxd.leases.back_office import CALL_S, GUEST_GRACE_S, BackOffice
 from sandboxd.leases.endings import Endings
 from sandboxd.leases.tenancy import Tenancy
-from sandboxd.leases.terms import LeaseOrder
-from sandboxd.model.box import BoxState
+from sandboxd.leases.terms import LeaseOrder, unfit
 from sandboxd.model.claim import Claim
 from sandboxd.model.ids import new_id
 from sandboxd.model.lease import Lease, LeaseState
-from sandboxd.pool.admission import Ticket
 from sandboxd.pool.stock import Box
-from sandboxd.wire.codes import EndReason, ErrorCode, Verdict
+from sandboxd.wire.codes import END_VERDICTS, EndReason, ErrorCode, Verdict
 
 log = structlog.get_logger(__name__)
 
@@ -45,26 +45,58 @@ class Granting:
         """Grant a lease, waiting for a box if `order.wait`; says also whether it is a new one.
 
         Raises `capacity` (not served in time, or the queue is full), `shutting_down`, `conflict`,
-        and whatever making a box raises. Cancelled: the place is lost, or kept a minute for the
-        idempotency key; what was granted to nobody is released.
+        `sandbox_lost` for a box that died while it was granted, what `check_spec` raises for one
+        that differs from its template, and whatever making a box raises.
+        Cancelled: the place is lost, or kept a minute for the idempotency key; what was granted
+        to nobody is released.
         """
-        tenancy = self._office.book.same(order, owner=owner)
+        if order.terms.cold_because:
+            await self._check_spec(order)
+        tenancy = await self._known(order, owner=owner)
         if tenancy is not None:
             if order.wait:
-                await self._await_grant(tenancy)
+                with self._attended(tenancy):
+                    await self._await_grant(tenancy)
+            else:
+                tenancy.told = True
             return tenancy.shown(), False
         if self.closing:
             raise shutting_down()
         tenancy = self._open(order, owner=owner)
-        await self._grant_at_once(tenancy, order)
-        if not tenancy.settled.is_set():
-            self._queue_up(tenancy, order)
-        if order.wait:
-            await self._await_grant(tenancy)
-        elif not tenancy.settled.is_set():
-            # its id is about to be told: a restart must be able to say what became of it
-            await self._office.store.put(tenancy.lease)
+        with self._attended(tenancy):
+            try:
+                await self._grant_at_once(tenancy, order)
+                if not tenancy.settled.is_set():
+                    self._queue_up(tenancy, order)
+            except BaseException as error:
+                self._refuse(tenancy, error if isinstance(error, SandboxdError) else _gone())
+                raise
+            if order.wait:
+                await self._await_grant(tenancy)
+            else:
+                await self._remember(tenancy)
+        if order.wait and tenancy.lease.over:
+            raise tenancy.over_error()
         return tenancy.shown(), True
+
+    async def _check_spec(self, order: LeaseOrder) -> None:
+        pools = self._office.house.pools
+        await check_spec(
+            order.terms.spec,
+            template=pools[order.terms.template].template.spec,
+            templates=[pool.template.spec for pool in pools.values() if not pool.retired],
+            capabilities=self._office.backend.capabilities(),
+        )
+
+    async def _known(self, order: LeaseOrder, *, owner: str) -> Tenancy | None:
+        """The lease that this key made. One that is on its way out may be about to free its key;
+        that takes a moment, or as long as a claim.
+        """
+        while (found := self._office.book.same(order, owner=owner)) is not None:
+            if found.unwanted is None or found.settled.is_set():
+                return found
+            await found.settled.wait()
+        return None
 
     def _open(self, order: LeaseOrder, *, owner: str) -> Tenancy:
         pool = self._office.house.pools[order.terms.template]
@@ -88,54 +120,42 @@ class Granting:
                     return
 
     def _queue_up(self, tenancy: Tenancy, order: LeaseOrder) -> None:
-        try:
-            self._take_place(tenancy, order)
-        except SandboxdError as error:
-            self._refuse(tenancy, error)
-            return
-        self._office.start(self._serve, tenancy, order, name=f"serve-{tenancy.lease.id}")
-
-    def _take_place(self, tenancy: Tenancy, order: LeaseOrder) -> Ticket:
+        if self.closing:
+            raise shutting_down()
         terms = order.terms
         tenancy.ticket = tenancy.pool.queue_up(terms.spec, priority=terms.priority)
-        return tenancy.ticket
+        self._office.start(self._serve, tenancy, order, name=f"serve-{tenancy.lease.id}")
 
     async def _serve(self, tenancy: Tenancy, order: LeaseOrder) -> None:
-        """Wait for a box and hand it over; or refuse, when time is up or the caller is gone."""
-        ticket = tenancy.ticket
-        assert ticket is not None
-        with tenancy.granting, anyio.move_on_after(order.wait_timeout_s) as patience:
+        """Wait for a box and hand it over; or refuse, when time is up or nobody wants it."""
+        with tenancy.granting, anyio.move_on_after(order.wait_timeout_s):
             while not tenancy.settled.is_set():
-                await ticket.settled.wait()
-                if ticket.error is not None:
-                    self._refuse(tenancy, ticket.error)
-                    return
-                assert ticket.box is not None
-                with anyio.CancelScope(shield=True):
-                    served = await self._hand_over(tenancy, ticket.box, warm=False)
-                if not served:
-                    try:
-                        ticket = self._take_place(tenancy, order)
-                    except SandboxdError as error:
-                        self._refuse(tenancy, error)
-                        return
+                await self._serve_once(tenancy)
         if tenancy.settled.is_set():
             return
-        position = tenancy.pool.position(ticket)
-        self._leave_queue(tenancy)
-        if patience.cancelled_caught:
-            self._refuse(tenancy, self._not_in_time(tenancy, position, order))
+        assert tenancy.ticket is not None
+        position = tenancy.pool.position(tenancy.ticket)
+        tenancy.pool.leave(tenancy.ticket)
+        if tenancy.unwanted is not None:
+            self._withdraw(tenancy, tenancy.unwanted)
         else:
-            gone = "the caller went away while the request was queued"
-            self._refuse(tenancy, SandboxdError(ErrorCode.CAPACITY, gone))
+            self._refuse(tenancy, self._not_in_time(tenancy, position, order))
 
-    def _leave_queue(self, tenancy: Tenancy) -> None:
+    async def _serve_once(self, tenancy: Tenancy) -> None:
+        """Wait for one box and try it. Nothing is settled if it was no good."""
         ticket = tenancy.ticket
-        if ticket is None:
+        assert ticket is not None
+        await ticket.settled.wait()
+        if ticket.error is not None:
+            self._refuse(tenancy, ticket.error)
             return
-        tenancy.pool.leave(ticket)
-        if ticket.box is not None and ticket.box.state is BoxState.LEASED:
-            tenancy.pool.give_up(ticket.box)  # given in the very moment the caller left
+        assert ticket.box is not None
+        with anyio.CancelScope(shield=True):
+            served = await self._hand_over(tenancy, ticket.box, warm=False)
+        if not served and self.closing:
+            self._refuse(tenancy, shutting_down())
+        elif not served:
+            tenancy.ticket = tenancy.pool.queue_again(ticket)
 
     def _not_in_time(self, tenancy: Tenancy, position: int, order: LeaseOrder) -> SandboxdError:
         wait_s = tenancy.pool.expected_wait_s(position)
@@ -148,31 +168,64 @@ class Granting:
         )
 
     async def _await_grant(self, tenancy: Tenancy) -> None:
-        tenancy.waiters += 1
-        try:
-            await tenancy.settled.wait()
-        finally:
-            tenancy.waiters -= 1
-            if not tenancy.settled.is_set() and tenancy.waiters == 0:
-                self._nobody_waits(tenancy)
+        await tenancy.settled.wait()
         if tenancy.error is not None:
             raise tenancy.error
 
-    def _nobody_waits(self, tenancy: Tenancy) -> None:
-        order = tenancy.order
-        if order is None or not order.wait or not self._office.open:
-            return
-        if order.terms.idempotency_key is None:
-            tenancy.abandoned = True
-            tenancy.granting.cancel()
-        else:
-            self._office.start(self._keep_place, tenancy, name=f"place-{tenancy.lease.id}")
+    async def _remember(self, tenancy: Tenancy) -> None:
+        """Before a queued lease's id is told: a restart must be able to say what became of it."""
+        try:
+            if not tenancy.settled.is_set():
+                await self._office.store.put(tenancy.lease)
+        except SandboxdError:
+            if not tenancy.lease.over:
+                self.abandon(tenancy, EndReason.MAKE_FAILED)
+            raise
+        if tenancy.error is not None:  # refused before it was told
+            await self._office.store.forget([tenancy.lease.id])
+            raise tenancy.error
+        tenancy.told = True
 
-    async def _keep_place(self, tenancy: Tenancy) -> None:
+    @contextmanager
+    def _attended(self, tenancy: Tenancy) -> Iterator[None]:
+        """While somebody waits for the answer. Left by an exception, it may be that nobody does."""
+        tenancy.callers += 1
+        try:
+            yield
+        except BaseException:
+            tenancy.callers -= 1
+            if tenancy.callers == 0 and not tenancy.lease.over and not tenancy.told:
+                self._nobody_waits(tenancy)
+            raise
+        tenancy.callers -= 1
+
+    def _nobody_waits(self, tenancy: Tenancy) -> None:
+        if not self._office.open:
+            return
+        if tenancy.lease.terms.idempotency_key is None:
+            self.abandon(tenancy, EndReason.RELEASED)
+        elif not tenancy.settled.is_set():
+            tenancy.departures += 1
+            name = f"place-{tenancy.lease.id}"
+            self._office.start(self._keep_place, tenancy, tenancy.departures, name=name)
+
+    async def _keep_place(self, tenancy: Tenancy, departure: int) -> None:
         with anyio.move_on_after(_KEPT_PLACE_S):
             await tenancy.settled.wait()
-        if tenancy.waiters == 0:
+            return
+        nobody_came = tenancy.callers == 0 and tenancy.departures == departure
+        if nobody_came and not tenancy.told:
+            self.abandon(tenancy, EndReason.RELEASED)
+
+    def abandon(self, tenancy: Tenancy, reason: EndReason) -> None:
+        """Have a lease end for that reason whether it is granted yet or not. Synchronous: one that
+        waits, or is being claimed right now, is settled a moment later.
+        """
+        if tenancy.lease.state is LeaseState.QUEUED:
+            tenancy.unwanted = tenancy.unwanted or reason
             tenancy.granting.cancel()
+        else:
+            self._endings.end(tenancy, reason, detail="nobody waited for it any more")
 
     async def _hand_over(self, tenancy: Tenancy, box: Box, *, warm: bool) -> bool:
         """Claim a box for a lease and write it down. False: that box was no good, try another.
@@ -180,44 +233,66 @@ class Granting:
         Not to be cancelled; every wait in it is bounded.
         """
         order = tenancy.order
-        assert order is not None and box.ref is not None and box.guest is not None
+        assert order is not None
+        began_at = anyio.current_time()
         try:
-            with anyio.fail_after(CALL_S):
-                await box.guest.claim(self._claim(tenancy.lease, order))
-        except (GuestLost, TimeoutError) as error:
-            log.warning("claim.failed", box_id=box.box_id, error=str(error) or "timed out")
+            fit = await self._claim_box(box, self._claim(tenancy.lease, order))
+        except BaseException as error:
+            tenancy.pool.give_up(box)
+            if not isinstance(error, SandboxdError):
+                raise
+            self._refuse(tenancy, unfit(error))  # files or a workdir that cannot be written
+            return True
+        if not fit:
             tenancy.pool.give_up(box)
             return False
+        await self._write_down(tenancy, box, warm=warm, began_at=began_at)
+        return True
+
+    async def _claim_box(self, box: Box, claim: Claim) -> bool:
+        """False for a box that is dead or somebody else's. Raises what the claim itself cannot."""
+        assert box.guest is not None
+        try:
+            with anyio.fail_after(CALL_S):
+                await box.guest.claim(claim)
+        except (GuestLost, TimeoutError) as error:
+            log.warning("claim.failed", box_id=box.box_id, error=str(error) or "timed out")
+            return False
         except SandboxdError as error:
-            tenancy.pool.give_up(box)
-            if error.code in {ErrorCode.CONFLICT, ErrorCode.SANDBOX_LOST}:
-                log.warning("claim.refused", box_id=box.box_id, error=str(error))
-                return False
-            self._refuse(tenancy, error)  # files or a workdir that cannot be written
-            return True
-        now = self._office.clock.now()
-        lease = tenancy.change(
+            if error.code not in {ErrorCode.CONFLICT, ErrorCode.SANDBOX_LOST}:
+                raise
+            log.warning("claim.refused", box_id=box.box_id, error=str(error))
+            return False
+        return True
+
+    async def _write_down(self, tenancy: Tenancy, box: Box, *, warm: bool, began_at: float) -> None:
+        """The box is this lease's: in the book first, so that its death finds it, then on disk."""
+        assert box.ref is not None
+        now, terms = self._office.clock.now(), tenancy.lease.terms
+        # The guest counts from its claim, so our clock may not wait for a slow store.
+        tenancy.hard_at = began_at + terms.timeout_s
+        tenancy.used_at = anyio.current_time()
+        tenancy.box, tenancy.order = box, None
+        tenancy.change(
             state=LeaseState.LEASED,
             box=box.ref,
             warm=warm,
             leased_at=now,
             lease_wait_s=now - tenancy.lease.created_at,
-            expires_at=now + order.terms.timeout_s,
+            expires_at=now + terms.timeout_s,
         )
-        tenancy.box, tenancy.order = box, None
         self._office.book.bind(tenancy)
         try:
-            await self._office.store.put(lease)
+            await self._office.store.put(tenancy.lease)
         except SandboxdError as error:
             tenancy.error = error
-            if order.wait:
-                self._office.book.strike(
-                    tenancy
-                )  # so that it may be asked for again under the same key
-            self._endings.end(tenancy, EndReason.MAKE_FAILED, detail=str(error))
-            return True
-        self._granted(tenancy)
-        return True
+            if not tenancy.told:  # it may be asked for again under the same key
+                self._office.book.strike(tenancy)
+            verdict = Verdict(error.code, error.fault, error.mask)
+            self._endings.end(tenancy, EndReason.MAKE_FAILED, detail=error.detail, verdict=verdict)
+            return
+        if not tenancy.lease.over:  # it may have died meanwhile
+            self._granted(tenancy)
 
     def _claim(self, lease: Lease, order: LeaseOrder) -> Claim:
         terms = order.terms
@@ -236,44 +311,44 @@ class Granting:
         )
 
     def _granted(self, tenancy: Tenancy) -> None:
-        lease = tenancy.lease
-        tenancy.hard_at = anyio.current_time() + lease.terms.timeout_s
-        tenancy.used_at = anyio.current_time()
+        lease, hard_at = tenancy.lease, tenancy.hard_at
+        assert lease.box is not None
+        assert hard_at is not None
         pool = lease.terms.template
         self._office.metrics.leases_granted.labels(pool).inc()
         self._office.metrics.lease_wait.observe(lease.lease_wait_s or 0.0)
-        tenancy.note(
-            "leased", box_id=tenancy.lease.box and tenancy.lease.box.box_id, warm=lease.warm
-        )
+        tenancy.note("leased", box_id=lease.box.box_id, warm=lease.warm)
         log.info("lease.granted", sandbox_id=lease.id, pool=pool, warm=lease.warm)
         tenancy.settled.set()
-        self._office.alarm.by(min(tenancy.hard_at, tenancy.idle_at or tenancy.hard_at))
-        if tenancy.abandoned:
-            self._endings.end(tenancy, EndReason.RELEASED, detail="the caller had gone")
+        self._office.alarm.by(min(hard_at, tenancy.idle_at or hard_at))
+        if tenancy.unwanted is not None:
+            self._endings.end(tenancy, tenancy.unwanted, detail="nobody waited for it any more")
+
+    def _withdraw(self, tenancy: Tenancy, reason: EndReason) -> None:
+        """The request ends without a box, by somebody's will."""
+        if not tenancy.lease.over:
+            detail = "nobody waited for it any more"
+            self._endings.end_queued(tenancy, reason, END_VERDICTS[reason], detail)
+            tenancy.error = tenancy.over_error()
 
     def _refuse(self, tenancy: Tenancy, error: SandboxdError) -> None:
         """The request gets an error. One that was waited for leaves no trace, so that it may be
         sent again; one that was answered with an id shows its end under that id.
         """
-        tenancy.error = error
-        if tenancy.lease.over:
-            return
-        order = tenancy.order
-        if order is None or order.wait:
-            self._office.book.strike(tenancy)
-        verdict = Verdict(error.code, error.fault, error.mask)
-        end = self._endings.end_record(EndReason.MAKE_FAILED, verdict, error.detail)
-        tenancy.change(state=LeaseState.ENDED, end=end)
-        tenancy.recorded.set()
-        tenancy.gone.set()
-        tenancy.settled.set()
-        self._endings.count(tenancy)
+        if not tenancy.lease.over and tenancy.lease.state is LeaseState.QUEUED:
+            tenancy.error = error
+            verdict = Verdict(error.code, error.fault, error.mask)
+            self._endings.end_queued(tenancy, EndReason.MAKE_FAILED, verdict, error.detail)
 
     def close(self) -> None:
         """No new leases; everybody who waits is answered `shutting_down`. Leases live on."""
         self.closing = True
         for pool in self._office.house.pools.values():
             pool.refuse_all(shutting_down())
+
+
+def _gone() -> SandboxdError:
+    return SandboxdError(ErrorCode.INTERNAL, "the request was cut short")
 
 
 def shutting_down() -> SandboxdError:

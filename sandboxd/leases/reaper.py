@@ -15,14 +15,14 @@ from sandboxd.guest.line import GuestLost
 from sandboxd.leases.back_office import Alarm
 from sandboxd.leases.desk import Desk
 from sandboxd.leases.tenancy import Tenancy
-from sandboxd.model.lease import LeaseState, Phase
+from sandboxd.model.lease import Lease, LeaseState, Phase
 from sandboxd.wire.codes import EndReason
 
 log = structlog.get_logger(__name__)
 
 KEPT_AFTER_END_S = 3600.0
 _ASK_S = 5.0
-_FORGET_EVERY_S = 60.0
+_BOOKS_EVERY_S = 60.0
 
 
 class Reaper:
@@ -36,7 +36,7 @@ class Reaper:
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Reap until cancelled."""
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._forget_old, name="reaper-forget")
+            tasks.start_soon(self._keep_the_books, name="reaper-books")
             task_status.started()
             while True:
                 alarm = self._desk.alarm = Alarm()
@@ -110,19 +110,18 @@ class Reaper:
             self._asking.discard(tenancy.lease.id)
             self._desk.alarm.by(anyio.current_time())
 
-    async def _forget_old(self) -> None:
+    async def _keep_the_books(self) -> None:
+        """Once a minute: write what a full store refused, forget what ended an hour ago."""
         while True:
-            await anyio.sleep(_FORGET_EVERY_S)
-            oldest = self._clock.now() - KEPT_AFTER_END_S
-            old = [
-                tenancy
-                for tenancy in self._desk.book
-                if tenancy.lease.state is LeaseState.ENDED
-                and tenancy.lease.end is not None
-                and tenancy.lease.end.at < oldest
-            ]
-            if old:
-                try:
+            await anyio.sleep(_BOOKS_EVERY_S)
+            try:
+                await self._desk.endings.write_again()
+                old = [tenancy for tenancy in self._desk.book if self._is_old(tenancy.lease)]
+                if old:
                     await self._desk.forget(old)
-                except SandboxdError as error:
-                    log.error("store.failed", error=str(error))
+            except SandboxdError as error:
+                log.error("store.failed", error=str(error))
+
+    def _is_old(self, lease: Lease) -> bool:
+        oldest = self._clock.now() - KEPT_AFTER_END_S
+        return lease.state is LeaseState.ENDED and lease.end is not None and lease.end.at < oldest

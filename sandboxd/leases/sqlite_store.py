@@ -73,18 +73,24 @@ class SqliteStore:
     async def _in_thread(self, act: Callable[[], T]) -> T:
         try:
             return await to_thread.run_sync(act, limiter=self._writer)
-        except sqlite3.OperationalError as error:
-            if "full" in str(error) or "disk I/O" in str(error):
-                raise SandboxdError(
-                    ErrorCode.DISK_FULL,
-                    "the daemon's state directory has no room left: free some space there",
-                    fault=Fault.INFRA,
-                    mask=True,
-                    retry_safe=True,
-                ) from error
-            raise SandboxdError(ErrorCode.INTERNAL, f"the lease store failed: {error}") from error
         except sqlite3.Error as error:
-            raise SandboxdError(ErrorCode.INTERNAL, f"the lease store failed: {error}") from error
+            raise _failed(error) from error
+
+
+_NO_ROOM = {"SQLITE_FULL", "SQLITE_IOERR_WRITE", "SQLITE_IOERR_TRUNCATE", "SQLITE_IOERR_SHMSIZE"}
+
+
+def _failed(error: sqlite3.Error) -> SandboxdError:
+    """What a caller hears: nothing was written, and asking again is safe."""
+    if getattr(error, "sqlite_errorname", "") in _NO_ROOM:
+        return SandboxdError(
+            ErrorCode.DISK_FULL,
+            "the daemon's state directory has no room left: free some space there",
+            fault=Fault.INFRA,
+            mask=True,
+            retry_safe=True,
+        )
+    return SandboxdError(ErrorCode.INTERNAL, f"the lease store failed: {error}")
 
 
 @asynccontextmanager
@@ -92,9 +98,12 @@ async def open_sqlite_store(path: Path, metrics: Metrics) -> AsyncIterator[Sqlit
     """Open the store, making or migrating it as needed.
 
     Raises `internal`, naming the mend, for a file that is damaged or from a newer version; such a
-    file is left exactly as it was.
+    file is left exactly as it was. `disk_full` where there is no room to open it.
     """
-    connection = await to_thread.run_sync(_open, path)
+    try:
+        connection = await to_thread.run_sync(_open, path)
+    except sqlite3.Error as error:
+        raise _failed(error) from error
     try:
         yield SqliteStore(connection, metrics)
     finally:

@@ -42,12 +42,15 @@ class Tenancy:
         self.error: SandboxdError | None = None  # why it never became a lease
         self.hard_at: float | None = None
         self.used_at = anyio.current_time()
-        self.waiters = 0
-        self.abandoned = False  # whoever asked has gone: release it as soon as it is granted
+        self.callers = 0  # how many wait for the answer to their request
+        self.departures = 0  # how often the last of them went away
+        self.told = False  # its id is known outside before it is leased
+        self.unwanted: EndReason | None = None  # end it as soon as it is granted
         self.granting = anyio.CancelScope()
         self.settled = anyio.Event()
         self.recorded = anyio.Event()
         self.gone = anyio.Event()
+        self.renewing = anyio.Lock()  # the guest's end and ours are moved together
         self.diary: deque[dict[str, Any]] = deque(maxlen=_DIARY_ENTRIES)
         self.execs = lease.usage.execs
         self._calls = 0
@@ -106,6 +109,9 @@ class Tenancy:
         lease = self.lease
         if lease.state is LeaseState.QUEUED and self.being_made:
             return replace(lease, state=LeaseState.MAKING)
+        if lease.state is LeaseState.LEASED and not self.settled.is_set():
+            # Not on disk yet, so nobody may hear of it: a crash would take it back.
+            return replace(lease, state=LeaseState.MAKING, leased_at=None, expires_at=None)
         if lease.state is not LeaseState.LEASED:
             return lease
         now = self._clock.now()
@@ -114,6 +120,11 @@ class Tenancy:
         leased_s = max(0.0, now - (lease.leased_at or now))
         usage = replace(lease.usage, execs=self.execs, leased_s=leased_s)
         return replace(lease, idle_expires_at=left, usage=usage)
+
+    def rest(self) -> None:
+        """Let go of what only a live lease needs: it stays in the book for an hour."""
+        self.order = self.ticket = self.box = None
+        self.lease = replace(self.lease, terms=replace(self.lease.terms, env={}))
 
     def note(self, event: str, **facts: Any) -> None:
         """Add a line to the lease's diary, which `GET …/logs` shows."""

@@ -9,7 +9,7 @@ from sandboxd.errors import SandboxdError
 from sandboxd.model.claim import ClaimFile
 from sandboxd.model.lease import LeaseTerms
 from sandboxd.model.template import BoxSpec, Network, Resources, Template
-from sandboxd.wire.codes import ErrorCode
+from sandboxd.wire.codes import ErrorCode, Fault
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +96,18 @@ def too_long(timeout_s: float, template: Template) -> SandboxdError:
         ErrorCode.BAD_REQUEST,
         f"timeout_s {timeout_s:g} is over the template's max_timeout_s {template.max_timeout_s:g}",
         details={"field": "timeout_s", "max_timeout_s": template.max_timeout_s},
+    )
+
+
+def unfit(error: SandboxdError) -> SandboxdError:
+    """Why a box did not take what a lease asked for: the caller's doing, for no agent has acted."""
+    code = ErrorCode.BAD_REQUEST if error.code.startswith("file_") else error.code
+    return SandboxdError(
+        code,
+        f"files, workdir or user: {error.detail}",
+        fault=Fault.CLIENT,
+        mask=True,
+        details=error.details,
     )
 
 

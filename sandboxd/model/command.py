@@ -25,17 +25,13 @@ class Command:
     output_limit_bytes: int = 1 << 20
 
     def fingerprint(self) -> str:
-        """Equal for the same command, so that an `exec_id` used for another one is noticed."""
+        """Equal for the same command, so that an `exec_id` used for another one is noticed.
+
+        How long it may run and how much is kept are no part of it: whoever attaches again may
+        have less time left than whoever started it.
+        """
         stdin = None if self.stdin is None else hashlib.sha256(self.stdin).hexdigest()
-        parts = (
-            self.argv,
-            sorted(self.env.items()),
-            self.cwd,
-            self.user,
-            stdin,
-            self.stdin_open,
-            self.timeout_s,
-        )
+        parts = (self.argv, sorted(self.env.items()), self.cwd, self.user, stdin)
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
@@ -73,3 +69,11 @@ class ExecRecord:
     survivors: bool = False
     shell_ended: bool = False
     interrupted: bool = False
+
+    @property
+    def shows_output(self) -> bool:
+        """Whether the kept output is in this record, and not only its size."""
+        return all(
+            len(kept.head) + len(kept.tail) + kept.gap_bytes >= kept.total_bytes
+            for kept in (self.stdout, self.stderr)
+        )

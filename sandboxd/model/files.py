@@ -21,7 +21,8 @@ class FileInfo:
 
     path, name: undecodable bytes are replaced; then `name_b64` has the true name. size in bytes.
     mode: permission bits with setuid, setgid and sticky. modified_at: Unix seconds.
-    target: where a link points, as it is written in the link.
+    target: where a link points, as it is written in the link. after: in a page of a list, what
+    the next page begins behind.
     """
 
     path: str
@@ -34,6 +35,7 @@ class FileInfo:
     modified_at: float
     name_b64: str | None = None
     target: str | None = None
+    after: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -47,4 +46,4 @@ class ShellText:
 
     def fingerprint(self) -> str:
         """Equal for the same text, so that an `exec_id` used for another one is noticed."""
-        return hashlib.sha256(json.dumps((self.text, self.timeout_s)).encode()).hexdigest()[:32]
+        return hashlib.sha256(self.text.encode()).hexdigest()[:32]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import heapq
 import itertools
+from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 
 import anyio
@@ -11,6 +11,9 @@ import anyio
 from sandboxd.errors import SandboxdError
 from sandboxd.model.template import BoxSpec
 from sandboxd.pool.stock import Box
+
+# Across all pools, so that their callers can be compared by how long they have waited.
+_NUMBERS = itertools.count()
 
 
 @dataclass(slots=True, eq=False)
@@ -20,9 +23,9 @@ class Ticket:
     spec: BoxSpec
     fingerprint: str
     priority: int = 0
+    number: int = field(default_factory=lambda: next(_NUMBERS))  # older ones have smaller ones
     box: Box | None = None
     error: SandboxdError | None = None
-    left: bool = False  # the caller went away
     making: Box | None = None  # a box that is being made for this ticket alone
     settled: anyio.Event = field(default_factory=anyio.Event)
 
@@ -36,65 +39,81 @@ class Ticket:
         self.error = error
         self.settled.set()
 
+    def again(self) -> Ticket:
+        """A ticket for the same place in the line, for a caller whose box was no good."""
+        return Ticket(self.spec, self.fingerprint, self.priority, self.number)
+
+
+def _place(ticket: Ticket) -> tuple[int, int]:
+    return (-ticket.priority, ticket.number)
+
 
 class Queue:
-    """Tickets that wait. Those who left are skipped and do not count."""
+    """Tickets that wait, the next one first."""
 
     def __init__(self, *, most: int) -> None:
         self.most = most
-        self._heap: list[tuple[int, int, Ticket]] = []
-        self._numbers = itertools.count()
-        self._length = 0
+        self._line: list[Ticket] = []
 
     def __len__(self) -> int:
-        return self._length
+        return len(self._line)
 
-    def join(self, ticket: Ticket) -> None:
-        """Take a place. The caller of this checks `full` first."""
-        heapq.heappush(self._heap, (-ticket.priority, next(self._numbers), ticket))
-        self._length += 1
+    def __contains__(self, ticket: object) -> bool:
+        return isinstance(ticket, Ticket) and self._find(ticket) is not None
 
     @property
     def full(self) -> bool:
         """Whether the bound is reached."""
-        return self._length >= self.most
+        return len(self._line) >= self.most
+
+    def join(self, ticket: Ticket) -> None:
+        """Take a place. The caller of this checks `full` first."""
+        insort(self._line, ticket, key=_place)
 
     def leave(self, ticket: Ticket) -> None:
-        """Give up a place. Idempotent; a settled ticket has none."""
-        if not ticket.left and not ticket.settled.is_set():
-            ticket.left = True
-            self._length -= 1
+        """Give up a place, wherever it is. Idempotent."""
+        place = self._find(ticket)
+        if place is not None:
+            del self._line[place]
 
     def waiting(self) -> list[Ticket]:
         """Those who wait, the next first."""
-        self._drop_left()
-        return [
-            ticket for _, _, ticket in sorted(self._heap, key=lambda e: e[:2]) if not ticket.left
-        ]
+        return list(self._line)
 
     def position(self, ticket: Ticket) -> int:
-        """0 is next."""
-        return self.waiting().index(ticket)
+        """0 is next, and also for one who does not wait."""
+        return self._find(ticket) or 0
 
-    def pop(self, fingerprint: str) -> Ticket | None:
-        """The next ticket that a box of that fingerprint serves, off the queue."""
-        self._drop_left()
-        if self._heap and self._heap[0][2].fingerprint == fingerprint:
-            self._length -= 1
-            return heapq.heappop(self._heap)[2]
-        for ticket in self.waiting():
-            if ticket.fingerprint == fingerprint:
-                self.remove(ticket)
+    def pop(self, fingerprint: str, *, unserved: bool = False) -> Ticket | None:
+        """The next ticket that a box of that fingerprint serves, off the queue.
+
+        unserved: only one for which no box of its own is in the making.
+        """
+        for place, ticket in enumerate(self._line):
+            if ticket.fingerprint == fingerprint and not (unserved and ticket.making):
+                del self._line[place]
                 return ticket
         return None
 
-    def remove(self, ticket: Ticket) -> None:
-        """Take one ticket off the queue, wherever it stands."""
-        self._heap = [entry for entry in self._heap if entry[2] is not ticket]
-        heapq.heapify(self._heap)
-        if not ticket.left:
-            self._length -= 1
+    def begun(self, fingerprint: str) -> int:
+        """How many wait with a box of their own in the making, of that fingerprint."""
+        return sum(t.making is not None and t.fingerprint == fingerprint for t in self._line)
 
-    def _drop_left(self) -> None:
-        while self._heap and self._heap[0][2].left:
-            heapq.heappop(self._heap)
+    def unserved(self, fingerprint: str, *, coming: int) -> list[Ticket]:
+        """Those for whom no box is in the making.
+
+        coming: boxes of that fingerprint that are being made for whoever is next.
+        """
+        unserved = []
+        for ticket in self._line:
+            if ticket.fingerprint == fingerprint and not ticket.making and coming > 0:
+                coming -= 1
+            elif not ticket.making:
+                unserved.append(ticket)
+        return unserved
+
+    def _find(self, ticket: Ticket) -> int | None:
+        place = bisect_left(self._line, _place(ticket), key=_place)
+        # Only the ticket itself: one that took its place again has the same number.
+        found = place < len(self._line) and self._line[place] is ticket
+        return place if found else None

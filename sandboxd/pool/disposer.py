@@ -56,9 +56,10 @@ class Disposer:
             self._send.send_nowait(errand)
         return errand.gone
 
-    def knows(self, box_id: str) -> bool:
-        """Whether that box is being removed."""
-        return box_id in self._errands
+    @property
+    def box_ids(self) -> set[str]:
+        """The boxes that are being removed."""
+        return set(self._errands)
 
     async def next_gone(self) -> None:
         """Wait until one more box is gone."""

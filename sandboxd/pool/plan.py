@@ -28,6 +28,7 @@ class PoolView:
     leased: int
     disposing: int
     house_room: int  # what the whole installation still has room for
+    house_spare: int  # the same, less what callers of other pools wait for
     refill: bool  # False while paused or backing off after failures
 
 
@@ -61,7 +62,8 @@ def plan(view: PoolView, waiting: Sequence[Want]) -> Plan:
             else:
                 shared += 1
     if view.refill:
-        shared += max(0, min(view.target - coming, free - len(own) - shared))
+        begun = len(own) + shared
+        shared += max(0, min(view.target - coming, free - begun, view.house_spare - begun))
     return Plan(own=tuple(own), shared=shared)
 
 

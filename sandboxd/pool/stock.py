@@ -31,6 +31,7 @@ class Stock:
         self._boxes: dict[str, Box] = {}
         self._warm: list[Box] = []
         self._counts: Counter[BoxState] = Counter()
+        self._making: Counter[str] = Counter()  # by fingerprint
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{state}={self._counts[state]}" for state in BoxState)
@@ -42,6 +43,10 @@ class Stock:
     def count(self, state: BoxState) -> int:
         """How many boxes are in that state."""
         return self._counts[state]
+
+    def making(self, fingerprint: str) -> int:
+        """How many boxes of that fingerprint are in the making."""
+        return self._making[fingerprint]
 
     @property
     def exists(self) -> int:
@@ -60,6 +65,8 @@ class Stock:
         self._counts[box.state] += 1
         if box.state is BoxState.WARM:
             self._warm.append(box)
+        elif box.state is BoxState.MAKING:
+            self._making[box.fingerprint] += 1
 
     def move(self, box: Box, state: BoxState) -> None:
         """Change a box's state. Raises ValueError for a step that the table does not have: a used
@@ -71,6 +78,8 @@ class Stock:
         self._counts[state] += 1
         if box.state is BoxState.WARM:
             self._warm.remove(box)
+        elif box.state is BoxState.MAKING:
+            self._making -= Counter([box.fingerprint])  # drops what comes to nothing
         box.state = state
         if state is BoxState.WARM:
             self._warm.append(box)

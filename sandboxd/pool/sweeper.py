@@ -8,10 +8,10 @@ import anyio
 import structlog
 from anyio.abc import TaskStatus
 
-from sandboxd.backends.protocol import Backend, OwnedBox
+from sandboxd.backends.protocol import Backend
 from sandboxd.errors import SandboxdError
 from sandboxd.pool.disposer import Disposer
-from sandboxd.pool.warm_pool import House
+from sandboxd.pool.house import House
 from sandboxd.telemetry.metrics import Metrics
 
 log = structlog.get_logger(__name__)
@@ -43,10 +43,13 @@ class Sweeper:
 
     async def sweep(self, *, dry_run: bool = False) -> list[str]:
         """Begin to remove every orphan; returns their ids. Raises what listing raises."""
+        # A box is in a book before it is made and until it is gone. One that goes while the backend
+        # lists is known before, one that is made meanwhile is known after: no grace is needed.
+        known = self._known()
         with anyio.fail_after(_LIST_S):
             owned = await self._backend.list_owned()
-        # A box is in its book before it is made and until it is gone, so that no grace is needed.
-        orphans = [box for box in owned if self._is_orphan(box)]
+        known |= self._known()
+        orphans = [box for box in owned if box.box_id not in known]
         for box in orphans:
             if not dry_run:
                 log.warning("sweep.found", box_id=box.box_id)
@@ -54,7 +57,6 @@ class Sweeper:
                 self._disposer.dispose(box.box_id, box.ref)
         return [box.box_id for box in orphans]
 
-    def _is_orphan(self, box: OwnedBox) -> bool:
-        if self._disposer.knows(box.box_id):
-            return False
-        return all(pool.stock.get(box.box_id) is None for pool in self._house.pools.values())
+    def _known(self) -> set[str]:
+        stock = {box.box_id for pool in self._house.pools.values() for box in pool.stock}
+        return stock | self._disposer.box_ids

@@ -6,76 +6,35 @@ of leases: it hands out boxes in state LEASED and is told when they are done wit
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 
 import anyio
 import structlog
-from anyio.abc import ByteStream, TaskGroup, TaskStatus
+from anyio.abc import TaskGroup, TaskStatus
 
-from sandboxd.backends.protocol import Backend, BoxOrder, BoxRef, Death
+from sandboxd.backends.protocol import Backend, BoxRef, Death
 from sandboxd.errors import SandboxdError
-from sandboxd.guest.client import Guest
 from sandboxd.guest.line import GuestLost
 from sandboxd.model.box import BoxState
 from sandboxd.model.ids import new_id
 from sandboxd.model.template import BoxSpec, PoolSettings, Template
 from sandboxd.pool.admission import Queue, Ticket
 from sandboxd.pool.disposer import Disposer
+from sandboxd.pool.house import House
 from sandboxd.pool.plan import Pace, PoolView, Want, expected_wait_s, plan
+from sandboxd.pool.rest import Rest
+from sandboxd.pool.status import PoolStatus
 from sandboxd.pool.stock import Box, Stock
+from sandboxd.pool.workshop import Workshop
 from sandboxd.telemetry.metrics import Metrics
 from sandboxd.wire.codes import ErrorCode
 
 log = structlog.get_logger(__name__)
 
-_MAKE_S = 300.0  # a make that takes longer has failed
-_FIRST_PAUSE_S = 0.5  # refill rests so long after a failed make, doubled with each one more
-_LONGEST_PAUSE_S = 30.0
 _WORD_EVERY_S = 900.0  # well under the guest's orphan limit of an hour
 _WORD_S = 10.0
 _REFILL_LAG_S = 0.01
-
-
-class House:
-    """What all pools share: the number of boxes that may exist in this installation."""
-
-    def __init__(self, *, most: int) -> None:
-        self.most = most
-        self.pools: dict[str, WarmPool] = {}
-
-    @property
-    def room(self) -> int:
-        """How many more boxes may exist."""
-        return self.most - self.exists
-
-    @property
-    def exists(self) -> int:
-        """How many boxes there are, in whatever state."""
-        return sum(pool.stock.exists for pool in self.pools.values())
-
-    def gone(self, box_id: str) -> None:
-        """A box is gone: strike it off its pool's book, and let every pool look at the room."""
-        for pool in self.pools.values():
-            pool.strike(box_id)
-            pool.wake()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolStatus:
-    """One line of `GET /v1/pools`."""
-
-    template: str
-    ready: int
-    making: int
-    leased: int
-    disposing: int
-    queued: int
-    target: int
-    max: int
-    starting: int
-    paused: bool
-    last_error: str | None
 
 
 class WarmPool:
@@ -94,18 +53,16 @@ class WarmPool:
         self.template = template
         self.settings = template.pool
         self.stock = Stock()
-        self.paused = False
+        self.paused = False  # by the operator
+        self.retired = False  # its template is gone, or the house is being cleared
         self.last_error: str | None = None
         self._fingerprint = template.spec.fingerprint()
-        self._backend = backend
+        self._workshop = Workshop(backend, labels=labels, metrics=metrics)
         self._disposer = disposer
         self._house = house
-        self._labels = labels
-        self._metrics = metrics
         self._queue = Queue(most=template.pool.queue)
         self._pace = Pace()
-        self._failures = 0
-        self._rest_until = 0.0
+        self._rest = Rest()
         self._word_at = 0.0
         self._changed = anyio.Event()
         self._wanted = anyio.Event()
@@ -133,21 +90,27 @@ class WarmPool:
                 retry_after_s=max(1.0, wait_s),
                 details={"position": len(self._queue), "expected_wait_s": wait_s},
             )
-        ticket = Ticket(spec=spec, fingerprint=spec.fingerprint(), priority=priority)
+        return self._join(Ticket(spec=spec, fingerprint=spec.fingerprint(), priority=priority))
+
+    def queue_again(self, ticket: Ticket) -> Ticket:
+        """Back to the same place, for a caller whose box was no good; the bound is no matter."""
+        return self._join(ticket.again())
+
+    def _join(self, ticket: Ticket) -> Ticket:
         self._queue.join(ticket)
-        self._wanted.set()
         self.wake()
         return ticket
 
     def leave(self, ticket: Ticket) -> None:
-        """Give up a place in the queue. Idempotent."""
+        """Give up a place in the queue; a box that was given already is disposed of. Idempotent."""
         self._queue.leave(ticket)
-        self.wake()
+        if ticket.box is not None and ticket.box.state is BoxState.LEASED:
+            self.give_up(ticket.box)
+        self._house.wake()
 
     def position(self, ticket: Ticket) -> int:
         """The ticket's place; 0 is next, and also that of one who has left the queue."""
-        waiting = self._queue.waiting()
-        return waiting.index(ticket) if ticket in waiting else 0
+        return self._queue.position(ticket)
 
     def expected_wait_s(self, position: int) -> float:
         """An estimate of the wait at that place."""
@@ -156,8 +119,8 @@ class WarmPool:
         )
 
     def give_up(self, box: Box) -> anyio.Event:
-        """Dispose of a box, used, dead or stale. The event is set once it is gone."""
-        if box.state is not BoxState.DISPOSING:
+        """Dispose of a box, used, dead or stale. The event is set once it is gone. Idempotent."""
+        if box.state not in {BoxState.DISPOSING, BoxState.GONE}:
             self.stock.move(box, BoxState.DISPOSING)
         return self._disposer.dispose(box.box_id, box.ref, box.guest)
 
@@ -172,9 +135,7 @@ class WarmPool:
         box = self.stock.get(death.box_id)
         if box is not None and box.state is BoxState.WARM:
             self.last_error = f"a warm box died: {death.detail or death.reason}"
-            log.warning(
-                "stock.died", pool=self.template.name, box_id=box.box_id, detail=death.detail
-            )
+            log.warning("stock.died", pool=self.template.name, box_id=box.box_id)
             self.give_up(box)
             self.wake()
 
@@ -186,7 +147,7 @@ class WarmPool:
             pool=self.template.name,
             state=state,
             ref=ref,
-            guest=self._guest(ref),
+            guest=self._workshop.guest(ref),
         )
         self.stock.enter(box)
         return box
@@ -200,10 +161,10 @@ class WarmPool:
     def change(self, template: Template) -> None:
         """Take another version of the template; stock that no longer fits is replaced."""
         self.template = template
-        self.settings = template.pool
+        self.settings, self.retired = template.pool, False
         self._queue.most = template.pool.queue
         self._fingerprint = template.spec.fingerprint()
-        self._failures, self._rest_until = 0, 0.0
+        self._rest.end()
         self.wake()
 
     def adjust(self, settings: PoolSettings, *, paused: bool) -> None:
@@ -213,10 +174,16 @@ class WarmPool:
         self.wake()
 
     def retire(self) -> None:
-        """Its template is gone: no more stock; leases that are out live on."""
-        self.adjust(replace(self.settings, ready=0), paused=True)
-        for box in self.stock.warm():
-            self.give_up(box)
+        """Its template is gone: no more stock. Leases that are out live on, callers who wait are
+        served; `change` or `reopen` ends it.
+        """
+        self.retired = True
+        self.wake()
+
+    def reopen(self) -> None:
+        """Keep stock again."""
+        self.retired = False
+        self.wake()
 
     async def hang_up(self) -> None:
         """Close every line into its boxes; they live on."""
@@ -227,12 +194,14 @@ class WarmPool:
     def refuse_all(self, error: SandboxdError) -> None:
         """Answer everybody who waits, for instance with `shutting_down`."""
         for ticket in self._queue.waiting():
-            self._queue.remove(ticket)
+            self._queue.leave(ticket)
             ticket.refuse(error)
 
     def wake(self) -> None:
         """Have the loop look again."""
         self._changed.set()
+        if len(self._queue):
+            self._wanted.set()
 
     def status(self) -> PoolStatus:
         """Counts for the API and metrics."""
@@ -243,12 +212,46 @@ class WarmPool:
             leased=self.stock.count(BoxState.LEASED),
             disposing=self.stock.count(BoxState.DISPOSING),
             queued=len(self._queue),
-            target=self.settings.ready,
+            target=self._target,
             max=self.settings.max,
             starting=self.settings.starting,
             paused=self.paused,
             last_error=self.last_error,
         )
+
+    # What the house weighs pools against each other by.
+
+    @property
+    def waits_since(self) -> float:
+        """The number of the oldest ticket that no box is coming for; infinite without one."""
+        return min((ticket.number for ticket in self._unserved()), default=math.inf)
+
+    @property
+    def could_begin(self) -> int:
+        """How many boxes it would begin now for those who wait, if the house had room."""
+        unserved = len(self._unserved())
+        if unserved == 0:
+            return 0
+        starting = self.settings.starting - self.stock.count(BoxState.MAKING)
+        return max(0, min(unserved, starting, self.settings.max - self.stock.exists))
+
+    def drop_oldest(self) -> bool:
+        """Give up the warm box that was made first. False without one."""
+        warm = self.stock.warm()
+        if warm:
+            self.give_up(warm[0])
+        return bool(warm)
+
+    def _unserved(self) -> list[Ticket]:
+        return self._queue.unserved(self._fingerprint, coming=self._coming())
+
+    def _coming(self) -> int:
+        """Boxes of the pool's own spec in the making, for whoever is next."""
+        return self.stock.making(self._fingerprint) - self._queue.begun(self._fingerprint)
+
+    @property
+    def _target(self) -> int:
+        return 0 if self.retired else self.settings.ready
 
     # The loop.
 
@@ -260,6 +263,7 @@ class WarmPool:
             while True:
                 self._changed = anyio.Event()
                 self._wanted = anyio.Event()
+                self._serve_from_stock()
                 for box in self.stock.stale(self._fingerprint):
                     self.give_up(box)
                 self._drop_surplus()
@@ -270,8 +274,8 @@ class WarmPool:
     async def _until_something_is_due(self, tasks: TaskGroup) -> None:
         now = anyio.current_time()
         due = self._word_at
-        if self._rest_until > now:
-            due = min(due, self._rest_until)
+        if self._rest.until > now:
+            due = min(due, self._rest.until)
         with anyio.move_on_after(due - now):
             await self._changed.wait()
             return
@@ -286,42 +290,52 @@ class WarmPool:
         with anyio.move_on_after(_REFILL_LAG_S):
             await self._wanted.wait()
 
+    def _serve_from_stock(self) -> None:
+        """Stock may have come while a caller was away to try a box that was no good."""
+        for ticket in self._queue.waiting():
+            box = self.stock.take(ticket.fingerprint)
+            if box is not None:
+                self._queue.leave(ticket)
+                ticket.give(box)
+
     def _drop_surplus(self) -> None:
-        surplus = self.stock.count(BoxState.WARM) - self.settings.ready
+        surplus = self.stock.count(BoxState.WARM) - self._target
         for box in self.stock.warm()[: max(0, surplus)]:
             self.give_up(box)
 
     def _begin(self, tasks: TaskGroup) -> None:
         waiting = self._queue.waiting()
-        now = anyio.current_time()
-        orders = plan(
-            PoolView(
-                target=self.settings.ready,
-                most=self.settings.max,
-                starting=self.settings.starting,
-                warm=self.stock.count(BoxState.WARM),
-                making=self.stock.count(BoxState.MAKING),
-                making_own=sum(1 for ticket in waiting if ticket.making),
-                leased=self.stock.count(BoxState.LEASED),
-                disposing=self.stock.count(BoxState.DISPOSING),
-                house_room=self._house.room,
-                refill=not self.paused and now >= self._rest_until,
-            ),
-            [self._want(ticket) for ticket in waiting],
-        )
+        orders = plan(self._view(), [self._want(ticket) for ticket in waiting])
         for place in orders.own:
             ticket = waiting[place]
-            ticket.making = self._enter(ticket.fingerprint)
-            self._start_make(tasks, ticket.making, ticket.spec, ticket)
+            ticket.making = box = self._enter(ticket.fingerprint)
+            tasks.start_soon(self._make, box, ticket.spec, ticket, name=f"make-{box.box_id}")
         for _ in range(orders.shared):
-            self._start_make(tasks, self._enter(self._fingerprint), self.template.spec, None)
+            box = self._enter(self._fingerprint)
+            tasks.start_soon(self._make, box, self.template.spec, None, name=f"make-{box.box_id}")
         self._make_room(sum(1 for ticket in waiting if self._want(ticket) is Want.OWN))
+        self._house.make_room()
+
+    def _view(self) -> PoolView:
+        making = self.stock.count(BoxState.MAKING)
+        return PoolView(
+            target=self._target,
+            most=self.settings.max,
+            starting=self.settings.starting,
+            warm=self.stock.count(BoxState.WARM),
+            making=making,
+            making_own=making - self._coming(),
+            leased=self.stock.count(BoxState.LEASED),
+            disposing=self.stock.count(BoxState.DISPOSING),
+            house_room=self._house.room_for(self),
+            house_spare=self._house.spare(self),
+            refill=not self.paused and self._rest.over,
+        )
 
     def _make_room(self, unmet: int) -> None:
         """Stock that nobody waits for must not keep out those who want something else."""
-        room = min(self.settings.max - self.stock.exists, self._house.room)
-        lacking = unmet - room - self.stock.count(BoxState.DISPOSING)
-        for box in self.stock.warm()[: max(0, lacking)]:
+        lacking = unmet - (self.settings.max - self.stock.exists)
+        for box in self.stock.warm()[: max(0, lacking - self.stock.count(BoxState.DISPOSING))]:
             self.give_up(box)
 
     def _want(self, ticket: Ticket) -> Want:
@@ -334,69 +348,43 @@ class WarmPool:
         self.stock.enter(box)
         return box
 
-    def _start_make(self, tasks: TaskGroup, box: Box, spec: BoxSpec, ticket: Ticket | None) -> None:
-        tasks.start_soon(self._make, box, spec, ticket, name=f"make-{box.box_id}")
-
     async def _make(self, box: Box, spec: BoxSpec, ticket: Ticket | None) -> None:
-        order = BoxOrder(
-            box_id=box.box_id,
-            spec=spec,
-            labels={**self._labels, "pool": self.template.name, "fingerprint": box.fingerprint},
-        )
-        began = anyio.current_time()
         try:
-            with anyio.fail_after(_MAKE_S):
-                box.ref = await self._backend.make(order)
+            took_s = await self._workshop.make(box, spec)
         except SandboxdError as error:
             self._make_failed(box, ticket, error)
-        except TimeoutError:
-            late = SandboxdError(ErrorCode.START_FAILED, f"no box within {_MAKE_S:.0f} s")
-            self._make_failed(box, ticket, late)
         else:
-            self._made(box, ticket, anyio.current_time() - began)
+            self._made(box, ticket, took_s)
         finally:
             self.wake()
 
     def _made(self, box: Box, ticket: Ticket | None, took_s: float) -> None:
-        assert box.ref is not None
-        self._failures, self._rest_until, self.last_error = 0, 0.0, None
+        self._rest.end()
+        self.last_error = None
         self._pace = Pace(make_s=0.7 * self._pace.make_s + 0.3 * took_s, hold_s=self._pace.hold_s)
-        self._metrics.make_seconds.labels(self._backend.name).observe(took_s)
-        box.guest = self._guest(box.ref)
-        if ticket is None:
+        if ticket is None or ticket not in self._queue:  # it was made for one who has gone
             ticket = self._queue.pop(box.fingerprint)
-        elif ticket.left:  # made for one caller alone, who has gone
-            self.give_up(box)
-            return
         else:
-            self._queue.remove(ticket)
+            self._queue.leave(ticket)
         if ticket is None:
-            self.stock.move(box, BoxState.WARM)
+            self.stock.move(box, BoxState.WARM)  # for the loop to drop, if it is no stock of ours
         else:
             self.stock.move(box, BoxState.LEASED)
             ticket.give(box)
 
     def _make_failed(self, box: Box, ticket: Ticket | None, error: SandboxdError) -> None:
-        self._failures += 1
-        pause = min(_FIRST_PAUSE_S * 2 ** (self._failures - 1), _LONGEST_PAUSE_S)
-        self._rest_until = anyio.current_time() + pause
+        self._rest.begin()
         self.last_error = str(error)
         log.warning("make.failed", pool=self.template.name, box_id=box.box_id, error=str(error))
         self.give_up(box)
         if ticket is None:
-            ticket = self._queue.pop(box.fingerprint)
-        elif ticket.left:
-            ticket = None
+            ticket = self._queue.pop(box.fingerprint, unserved=True)
+        elif ticket in self._queue:
+            self._queue.leave(ticket)
         else:
-            self._queue.remove(ticket)
+            return  # who waited for it has gone
         if ticket is not None:
             ticket.refuse(error)
-
-    def _guest(self, ref: BoxRef) -> Guest:
-        async def connect() -> ByteStream:
-            return await self._backend.connect(ref)
-
-        return Guest(connect)
 
     async def _say_a_word(self) -> None:
         """Keep the guests of warm boxes from ending themselves as orphans, and find dead ones."""

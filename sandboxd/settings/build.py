@@ -56,7 +56,11 @@ def _backend(file: SettingsFile) -> BackendSettings:
     return BackendSettings(
         kind=table.kind,
         run_dir=Path(table.run_dir) if table.run_dir else None,
-        local=LocalOptions(first_id=table.local.first_id, id_count=table.local.id_count),
+        local=LocalOptions(
+            first_id=table.local.first_id,
+            id_count=table.local.id_count,
+            images=tuple(map(Path, table.local.images)),
+        ),
     )
 
 

@@ -27,21 +27,27 @@ def read_keys(
         except ValueError as error:
             complain(place, str(error))
         else:
-            keys.append(ApiKey(name=table.name, key=key))
+            keys.append(ApiKey(name=table.name, key=key, file=_key_path(table, source)))
     return tuple(keys)
 
 
 def _read_key(table: ApiKeyTable, source: Path | None) -> str:
-    if table.key_file is None:
+    path = _key_path(table, source)
+    if path is None:
         return table.key or ""
-    path = Path(table.key_file)
-    path = path if source is None else source.parent / path
     try:
         return path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text"
         msg = f"cannot read {path}: {why}; put the key there, readable by the daemon's user"
         raise ValueError(msg) from None  # the cause may quote the key
+
+
+def _key_path(table: ApiKeyTable, source: Path | None) -> Path | None:
+    if table.key_file is None:
+        return None
+    path = Path(table.key_file)
+    return path if source is None else source.parent / path
 
 
 def _check_key(name: str, key: str, others: Sequence[ApiKey]) -> None:

@@ -18,10 +18,11 @@ BackendKind = Literal["local", "docker", "kubernetes", "fake"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiKey:
-    """Who may call, by a name that may be logged and a key that may not."""
+    """Who may call, by a name that may be logged and a key that may not. file: where it lies."""
 
     name: str
     key: str = field(repr=False)
+    file: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,10 +44,14 @@ class ServerSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalOptions:
-    """The local backend's own: as root, the range of ids that boxes live in."""
+    """The local backend's own: as root, the range of ids that boxes live in.
+
+    images: folders below which a caller may name an image that no template has.
+    """
 
     first_id: int = 100_000
     id_count: int = 65_536
+    images: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -131,6 +131,8 @@ class LocalTable(Table):
     """As root: the first user and group id of the range that sandboxes live in."""
     id_count: int = Field(65_536, ge=65_536, le=1 << 31)
     """As root: how many ids that range has; none may be an account's."""
+    images: list[AbsolutePath] = []
+    """Folders below which a caller may name an image; else only templates name any but "host"."""
 
 
 class BackendTable(Table):

@@ -19,6 +19,7 @@ def set_up_logs(*, style: Literal["json", "plain"] = "json", level: str = "info"
         renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     structlog.configure(
         processors=[
+            escape_controls,
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -31,3 +32,16 @@ def set_up_logs(*, style: Literal["json", "plain"] = "json", level: str = "info"
     )
     # The libraries' own loggers: warnings only, and never request lines, which may hold tokens.
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(name)s: %(message)s")
+
+
+def escape_controls(
+    _logger: object, _method: str, event: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    """Make what callers and sandboxes wrote one harmless line: an error may quote them.
+
+    Runs before tracebacks, the only texts of several lines, are made.
+    """
+    for name, value in event.items():
+        if isinstance(value, str) and not value.isprintable():
+            event[name] = value.encode("unicode_escape", "backslashreplace").decode("ascii")
+    return event

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
 
 _FAST = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.008, 0.015, 0.03, 0.06, 0.15, 0.5, 1, 3, 10, 30, 60)
 _SLOW = (0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.6, 1, 2, 5, 10, 30, 60, 300)
+
+
+# Else each name of the contract would bring a `_created` of its own.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class Metrics:

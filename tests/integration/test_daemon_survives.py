@@ -17,6 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from sandboxd.backends.local.boxes import parse_documents
 from sandboxd_client import Sandboxd
 from tests.support.service import Service, service
 
@@ -94,13 +95,13 @@ def test_a_box_that_died_while_no_daemon_ran_is_told_as_lost(tmp_path: Path) -> 
         with Sandboxd(url=daemon.url) as client:
             dead, alive = client.lease("python"), client.lease("python")
         place = {
-            json.loads((entry / "box.json").read_text())["box_id"]: entry
+            parse_documents((entry / "box.json").read_text())["box_id"]: entry
             for entry in (daemon.state / "boxes").iterdir()
         }
         log = httpx.get(f"{daemon.url}/v1/sandboxes/{dead.id}/logs").text
         box_id = json.loads(log.splitlines()[0])["box_id"]
         daemon.kill()
-        record = json.loads((place[box_id] / "box.json").read_text())
+        record = parse_documents((place[box_id] / "box.json").read_text())
         os.kill(int(record["process"]["pid"]), signal.SIGKILL)
         daemon.start()
         with Sandboxd(url=daemon.url) as client:
@@ -189,7 +190,7 @@ def test_boxes_end_at_their_hard_end_though_the_daemon_never_comes_back(tmp_path
             sandbox.start(["sleep", "300"])
         log = httpx.get(f"{daemon.url}/v1/sandboxes/{sandbox.id}/logs").text
         box_id = json.loads(log.splitlines()[0])["box_id"]
-        record = json.loads((daemon.state / "boxes" / box_id / "box.json").read_text())
+        record = parse_documents((daemon.state / "boxes" / box_id / "box.json").read_text())
         pid = int(record["process"]["pid"])
         daemon.kill()
 

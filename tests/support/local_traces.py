@@ -17,17 +17,18 @@ def traces(settings: LocalSettings) -> list[str]:
     groups = Path("/sys/fs/cgroup")
     found += [str(path) for path in groups.glob(settings.level)]
     found += [str(path) for path in groups.glob(f"*/{settings.level}")]
-    return [*found, *_processes(str(run_dir)), *_processes(str(boxes))]
+    stage = f"\0/{settings.tag}-"
+    return [*found, *_processes(stage), *_processes(f"\0{run_dir}/"), *_processes(f"\0{boxes}/")]
 
 
-def _processes(name: str) -> list[str]:
-    """Processes whose command line names a directory."""
+def _processes(text: str) -> list[str]:
+    """Processes whose command line has a text in it."""
     found = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = entry.read_bytes()
         except OSError:
             continue
-        if f"\0{name}/".encode() in words:
+        if text.encode() in words:
             found.append(f"process {entry.parent.name}")
     return found

@@ -18,9 +18,13 @@ _STOP_S = 15.0
 
 
 class Service:
-    """Not ephemeral: what it leaves is there for the next start. `url` changes with each start."""
+    """Not ephemeral: what it leaves is there for the next start. Without a `port` of its own, `url`
+    changes with each start.
+    """
 
-    def __init__(self, folder: Path, *, backend: str = "local", config: str = "") -> None:
+    def __init__(
+        self, folder: Path, *, backend: str = "local", config: str = "", port: int = 0
+    ) -> None:
         self.folder = folder
         self.state = folder / "state"
         self.log = folder / "daemon.log"
@@ -28,6 +32,7 @@ class Service:
         self._config = folder / "sandboxd.toml"
         self._config.write_text(config, encoding="utf-8")
         self._backend = backend
+        self._port = str(port)
         self._process: subprocess.Popen[str] | None = None
         self.environ = {k: v for k, v in os.environ.items() if not k.startswith("SANDBOXD_")}
         self.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "client")])
@@ -39,7 +44,7 @@ class Service:
 
     def start(self) -> None:
         """Start it and wait until it listens."""
-        command = [*self.command("serve"), "--port", "0", "--backend", self._backend]
+        command = [*self.command("serve"), "--port", self._port, "--backend", self._backend]
         with self.log.open("ab") as errors:
             self._process = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=errors, text=True, env=self.environ
@@ -56,6 +61,11 @@ class Service:
         """The running daemon's process."""
         assert self._process is not None
         return self._process.pid
+
+    @property
+    def runs(self) -> bool:
+        """Whether the daemon's process is there."""
+        return self._process is not None and self._process.poll() is None
 
     def rewrite(self, config: str) -> None:
         """Change the configuration and have it read again."""
@@ -105,9 +115,11 @@ class Service:
 
 
 @contextmanager
-def service(folder: Path, *, backend: str = "local", config: str = "") -> Iterator[Service]:
+def service(
+    folder: Path, *, backend: str = "local", config: str = "", port: int = 0
+) -> Iterator[Service]:
     """A started service; whatever became of it, nothing of it is left at the end."""
-    opened = Service(folder, backend=backend, config=config)
+    opened = Service(folder, backend=backend, config=config, port=port)
     try:
         opened.start()
         yield opened

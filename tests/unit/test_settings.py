@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from sandboxd.daemon import hidden_files
 from sandboxd.settings import (
     ApiKey,
     Settings,
@@ -233,3 +234,21 @@ def test_the_reference_describes_every_key_with_type_default_and_meaning() -> No
     assert rows["templates.NAME.pool.ready"].type == "integer"
     assert rows["backend.kind"].type.startswith('"local" | ')
     assert all(row.meaning and row.type for row in rows.values())
+
+
+def test_folders_of_images_are_absolute_and_key_files_are_known_to_be_hidden(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "key").write_text("a-key")
+    settings = load(
+        tmp_path,
+        '[server]\napi_keys = [{name = "a", key_file = "key"}]\n'
+        '[backend.local]\nimages = ["/srv/images"]\n',
+    )
+    assert settings.backend.local.images == (Path("/srv/images"),)
+    assert hidden_files(settings) == (
+        Path("/etc/sandboxd"),
+        tmp_path / "sandboxd.toml",
+        tmp_path / "key",
+    )
+    assert refusals(tmp_path, '[backend.local]\nimages = ["images"]\n')

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Annotated
 
@@ -10,17 +10,22 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from sandboxd.api import render
+from sandboxd.api.paging import Cursor, Limit, page
 from sandboxd.api.schemas import ExecBody, SignalBody
-from sandboxd.api.services import Services, here, request_id_of
-from sandboxd.api.streams import ndjson, while_there
+from sandboxd.api.services import here, request_id_of
+from sandboxd.api.shapes import EVENTS, Exec, Execs, Signalled, StdinTaken, answers, raw, takes
+from sandboxd.api.streams import Lines, ndjson, waiting
+from sandboxd.api.strict import StrictRoute
 from sandboxd.errors import SandboxdError
-from sandboxd.execution.commands import shell_argv
+from sandboxd.execution.commands import KeepAlive, shell_argv
 from sandboxd.guest.attachment import OutputStream
 from sandboxd.model.command import Command, ExecRecord
 from sandboxd.model.ids import new_id
 from sandboxd.wire.codes import ErrorCode
 
-router = APIRouter(prefix="/v1/sandboxes/{sandbox_id}/execs", tags=["execs"])
+router = APIRouter(
+    prefix="/v1/sandboxes/{sandbox_id}/execs", tags=["execs"], route_class=StrictRoute
+)
 
 Encoding = Annotated[render.Encoding, Query()]
 WaitS = Annotated[float, Query(ge=0, le=3600)]
@@ -29,7 +34,7 @@ Offset = Annotated[int, Query(ge=0, le=1 << 62)]
 _SHORT_S = 1.0  # a command that ends sooner is not worth watching its caller for
 
 
-@router.post("", operation_id="run_exec")
+@router.post("", operation_id="run_exec", responses=answers(Exec, 200, 202))
 async def run_exec(
     request: Request,
     sandbox_id: str,
@@ -46,15 +51,14 @@ async def run_exec(
     commands, owner = services.commands, caller.owner
     if "application/x-ndjson" in request.headers.get("accept", ""):
         await commands.start(sandbox_id, command, owner=owner)
-        return _events(
-            services, sandbox_id, command.exec_id, owner, None, encoding, request_id_of(request)
-        )
+        return _events(request, sandbox_id, command.exec_id, after=None, encoding=encoding)
     if body.detach:
-        wait_s = 0.0
+        record = await commands.start(sandbox_id, command, owner=owner)
+        return render.answer(render.execution(record, encoding=encoding), status=202)
     first = _SHORT_S if wait_s is None else min(wait_s, _SHORT_S)
     record = await commands.run(sandbox_id, command, owner=owner, wait_s=first)
     if record.outcome is None and wait_s != first:
-        record = await while_there(
+        record = await waiting(
             request,
             lambda: commands.run(
                 sandbox_id,
@@ -67,19 +71,21 @@ async def run_exec(
     return _answer(record, encoding)
 
 
-@router.get("", operation_id="list_execs")
+@router.get("", operation_id="list_execs", responses=answers(Execs))
 async def list_execs(
-    request: Request,
-    sandbox_id: str,
+    request: Request, sandbox_id: str, limit: Limit = 100, cursor: Cursor = None
 ) -> Response:
-    """Every command of the sandbox, newest first, without output."""
+    """The commands of the sandbox, newest first, without output."""
     services, caller = here(request)
     records = await services.commands.list(sandbox_id, owner=caller.owner)
-    execs = [render.execution(record, output=False) for record in records]
-    return render.answer({"execs": execs, "next_cursor": None})
+    shown, next_cursor = page(
+        records, key=lambda record: (record.started_at, record.exec_id), limit=limit, cursor=cursor
+    )
+    execs = [render.execution(record, output=False) for record in shown]
+    return render.answer({"execs": execs, "next_cursor": next_cursor})
 
 
-@router.get("/{exec_id}", operation_id="get_exec")
+@router.get("/{exec_id}", operation_id="get_exec", responses=answers(Exec))
 async def get_exec(
     request: Request,
     sandbox_id: str,
@@ -93,14 +99,19 @@ async def get_exec(
     if wait_s == 0:
         record = await services.commands.look(sandbox_id, exec_id, owner=owner)
     else:
-        record = await while_there(
+        record = await waiting(
             request,
             lambda: services.commands.look(sandbox_id, exec_id, owner=owner, wait_s=wait_s),
         )
     return render.answer(render.execution(record, encoding=encoding))
 
 
-@router.get("/{exec_id}/output", operation_id="read_exec_output")
+@router.get(
+    "/{exec_id}/output",
+    operation_id="read_exec_output",
+    responses=raw("application/octet-stream"),
+    response_class=Response,
+)
 async def read_exec_output(
     request: Request,
     sandbox_id: str,
@@ -112,7 +123,7 @@ async def read_exec_output(
 ) -> Response:
     """Raw bytes of one stream from an offset; 416 with `details.kept` for what was not kept."""
     services, caller = here(request)
-    piece = await while_there(
+    piece = await waiting(
         request,
         lambda: services.commands.read_output(
             sandbox_id,
@@ -128,7 +139,9 @@ async def read_exec_output(
     return Response(piece.data, media_type="application/octet-stream", headers=headers)
 
 
-@router.get("/{exec_id}/events", operation_id="follow_exec")
+@router.get(
+    "/{exec_id}/events", operation_id="follow_exec", responses=EVENTS, response_class=Response
+)
 async def follow_exec(
     request: Request,
     sandbox_id: str,
@@ -137,13 +150,15 @@ async def follow_exec(
     encoding: Encoding = "text",
 ) -> Response:
     """Events of a command, from the one after `after` on, as NDJSON."""
-    services, caller = here(request)
-    return _events(
-        services, sandbox_id, exec_id, caller.owner, after, encoding, request_id_of(request)
-    )
+    return _events(request, sandbox_id, exec_id, after=after, encoding=encoding)
 
 
-@router.post("/{exec_id}/stdin", operation_id="write_exec_stdin")
+@router.post(
+    "/{exec_id}/stdin",
+    operation_id="write_exec_stdin",
+    openapi_extra=takes("application/octet-stream"),
+    responses=answers(StdinTaken),
+)
 async def write_exec_stdin(
     request: Request,
     sandbox_id: str,
@@ -159,7 +174,7 @@ async def write_exec_stdin(
     return render.answer({"offset": taken})
 
 
-@router.post("/{exec_id}/signal", operation_id="signal_exec")
+@router.post("/{exec_id}/signal", operation_id="signal_exec", responses=answers(Signalled))
 async def signal_exec(
     request: Request,
     sandbox_id: str,
@@ -199,21 +214,25 @@ def _answer(record: ExecRecord, encoding: render.Encoding) -> Response:
 
 
 def _events(
-    services: Services,
+    request: Request,
     sandbox_id: str,
     exec_id: str,
-    owner: str | None,
+    *,
     after: int | None,
     encoding: render.Encoding,
-    request_id: str,
 ) -> Response:
-    async def lines() -> AsyncGenerator[bytes, None]:
-        follow = services.commands.follow(sandbox_id, exec_id, owner=owner, after=after)
+    services, caller = here(request)
+
+    async def lines() -> Lines:
+        seq = after or 0
+        follow = services.commands.follow(sandbox_id, exec_id, owner=caller.owner, after=after)
         async with aclosing(follow) as events:
             async for event in events:
-                yield render.event_line(event, encoding=encoding)
+                if not isinstance(event, KeepAlive):
+                    seq = event.seq
+                yield seq, render.event_line(event, seq=seq, encoding=encoding)
 
-    return ndjson(lines, request_id=request_id)
+    return ndjson(request, lines, request_id=request_id_of(request))
 
 
 async def _pieces(request: Request) -> AsyncIterator[bytes]:

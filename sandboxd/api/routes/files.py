@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
-import base64
+from base64 import b64decode, urlsafe_b64encode
 from collections.abc import AsyncIterator
-from contextlib import aclosing
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
-from pydantic_core import to_json
 from starlette.responses import Response
 
 from sandboxd.api import render
+from sandboxd.api.paging import Cursor, Limit
 from sandboxd.api.schemas import MkdirBody, MoveBody
 from sandboxd.api.services import here
+from sandboxd.api.shapes import File, Files, Unpacked, answers, raw, takes
 from sandboxd.api.streams import Emit, Flow, StartBody
+from sandboxd.api.strict import StrictRoute
 from sandboxd.errors import SandboxdError
 from sandboxd.wire.codes import ErrorCode
 
-router = APIRouter(prefix="/v1/sandboxes/{sandbox_id}/files", tags=["files"])
+router = APIRouter(
+    prefix="/v1/sandboxes/{sandbox_id}/files", tags=["files"], route_class=StrictRoute
+)
 
 
 async def _path(path: str = "", path_b64: str = "") -> str | bytes:
     """The path asked for, as text, or base64 for names that are not UTF-8."""
     if path_b64:
         try:
-            return base64.b64decode(path_b64, validate=True)
+            return b64decode(path_b64, validate=True)
         except ValueError:
-            raise SandboxdError(ErrorCode.BAD_REQUEST, "path_b64 is not base64") from None
+            raise SandboxdError(ErrorCode.BAD_REQUEST, "path_b64: is not base64") from None
     if not path:
         raise SandboxdError(
             ErrorCode.BAD_REQUEST, "path: name the file, absolute or from the workdir"
@@ -54,7 +57,9 @@ PathHere = Annotated[str | bytes, Depends(_path)]
 User = Annotated[str, Query(max_length=256, pattern=r"^[^\x00]*$")]
 
 
-@router.get("", operation_id="read_file")
+@router.get(
+    "", operation_id="read_file", responses=raw("application/octet-stream"), response_class=Response
+)
 async def read_file(
     request: Request,
     sandbox_id: str,
@@ -80,7 +85,12 @@ async def read_file(
     return Flow(source)
 
 
-@router.put("", operation_id="write_file")
+@router.put(
+    "",
+    operation_id="write_file",
+    openapi_extra=takes("application/octet-stream"),
+    responses=answers(File, 200, 201),
+)
 async def write_file(
     request: Request,
     sandbox_id: str,
@@ -118,7 +128,7 @@ async def delete_file(
     return Response(status_code=204)
 
 
-@router.get("/stat", operation_id="stat_file")
+@router.get("/stat", operation_id="stat_file", responses=answers(File))
 async def stat_file(
     request: Request,
     sandbox_id: str,
@@ -132,35 +142,45 @@ async def stat_file(
     return render.answer(render.file(info))
 
 
-@router.get("/list", operation_id="list_files")
+@router.get("/list", operation_id="list_files", responses=answers(Files))
 async def list_files(
     request: Request,
     sandbox_id: str,
     path: PathHere,
     recursive: bool = False,
     user: User = "",
+    limit: Limit = 100,
+    cursor: Cursor = None,
 ) -> Response:
-    """What is in a directory, the whole tree with `recursive`."""
+    """What is in a directory, in the order of names; with `recursive` the whole tree, each
+    directory before what is in it.
+    """
     services, caller = here(request)
-
-    async def source(start: StartBody, emit: Emit) -> None:
-        async with (
-            services.files.open(sandbox_id, owner=caller.owner) as files,
-            aclosing(files.list(path, recursive=recursive, user=user)) as listing,
-        ):
-            first = await anext(listing, None)
-            await start(200, {"Content-Type": "application/json"})
-            await emit(b'{"files":[')
-            if first is not None:
-                await emit(to_json(render.file(first)))
-                async for info in listing:
-                    await emit(b"," + to_json(render.file(info)))
-            await emit(b'],"next_cursor":null}')
-
-    return Flow(source)
+    found = await services.files.list(
+        sandbox_id,
+        path,
+        owner=caller.owner,
+        recursive=recursive,
+        user=user,
+        limit=limit + 1,  # one more tells whether there is more
+        after=_place(cursor),
+    )
+    shown, more = found[:limit], len(found) > limit
+    next_cursor = urlsafe_b64encode(shown[-1].after or b"").decode() if more else None
+    files = [render.file(info) for info in shown]
+    return render.answer({"files": files, "next_cursor": next_cursor})
 
 
-@router.post("/mkdir", status_code=201, operation_id="make_directory")
+def _place(cursor: str | None) -> bytes:
+    try:
+        return b64decode(cursor or "", altchars=b"-_", validate=True)
+    except ValueError:
+        raise SandboxdError(
+            ErrorCode.BAD_REQUEST, "cursor: give a next_cursor of this list, unchanged"
+        ) from None
+
+
+@router.post("/mkdir", status_code=201, operation_id="make_directory", responses=answers(File, 201))
 async def make_directory(
     request: Request,
     sandbox_id: str,
@@ -179,7 +199,7 @@ async def make_directory(
     return render.answer(render.file(info), status=201)
 
 
-@router.post("/move", operation_id="move_file")
+@router.post("/move", operation_id="move_file", responses=answers(File))
 async def move_file(
     request: Request,
     sandbox_id: str,
@@ -198,7 +218,12 @@ async def move_file(
     return render.answer(render.file(info))
 
 
-@router.get("/archive", operation_id="pack_files")
+@router.get(
+    "/archive",
+    operation_id="pack_files",
+    responses=raw("application/x-tar"),
+    response_class=Response,
+)
 async def pack_files(
     request: Request, sandbox_id: str, path: PathHere, user: User = ""
 ) -> Response:
@@ -217,7 +242,12 @@ async def pack_files(
     return Flow(source)
 
 
-@router.put("/archive", operation_id="unpack_files")
+@router.put(
+    "/archive",
+    operation_id="unpack_files",
+    openapi_extra=takes("application/octet-stream"),
+    responses=answers(Unpacked),
+)
 async def unpack_files(
     request: Request,
     sandbox_id: str,

@@ -2,37 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from sandboxd.api import render
+from sandboxd.api.paging import Cursor, Limit, page
 from sandboxd.api.schemas import PoolBody, SweepBody
 from sandboxd.api.services import here, services_of
+from sandboxd.api.strict import StrictRoute
 from sandboxd.errors import SandboxdError
 from sandboxd.model.template import Template
 from sandboxd.pool.warm_pool import WarmPool
 from sandboxd.wire.codes import ErrorCode
 
-router = APIRouter(prefix="/v1", tags=["pools"])
+router = APIRouter(prefix="/v1", tags=["pools"], route_class=StrictRoute)
+
+T = TypeVar("T")
 
 
 @router.get("/templates", operation_id="list_templates")
-async def list_templates(request: Request) -> Response:
-    """Every template, without its environment, which may hold secrets."""
+async def list_templates(request: Request, limit: Limit = 100, cursor: Cursor = None) -> Response:
+    """The templates, without their environment, which may hold secrets."""
     services = services_of(request)
-    templates = [_template(template) for template in services.templates.values()]
-    return render.answer({"templates": templates, "next_cursor": None})
+    found, next_cursor = _in_order(services.templates, limit=limit, cursor=cursor)
+    templates = [_template(template) for template in found]
+    return render.answer({"templates": templates, "next_cursor": next_cursor})
 
 
 @router.get("/pools", operation_id="list_pools")
-async def list_pools(request: Request) -> Response:
-    """Every pool's stock and queue."""
+async def list_pools(request: Request, limit: Limit = 100, cursor: Cursor = None) -> Response:
+    """The pools, with their stock and queue."""
     services = services_of(request)
-    pools = [asdict(pool.status()) for pool in services.house.pools.values()]
-    return render.answer({"pools": pools, "next_cursor": None})
+    found, next_cursor = _in_order(services.house.pools, limit=limit, cursor=cursor)
+    pools = [asdict(pool.status()) for pool in found]
+    return render.answer({"pools": pools, "next_cursor": next_cursor})
 
 
 @router.patch("/pools/{template}", operation_id="adjust_pool")
@@ -80,6 +87,19 @@ async def sweep(
         return render.answer({"dry_run": body.dry_run, "boxes": boxes, "left": left})
     orphans = await services.sweeper.sweep(dry_run=body.dry_run)
     return render.answer({"dry_run": body.dry_run, "boxes": orphans, "left": 0})
+
+
+def _in_order(
+    named: Mapping[str, T], *, limit: int, cursor: str | None
+) -> tuple[list[T], str | None]:
+    """A page in the order of the configuration."""
+    shown, next_cursor = page(
+        enumerate(named.items()),
+        key=lambda numbered: (-numbered[0], numbered[1][0]),
+        limit=limit,
+        cursor=cursor,
+    )
+    return [found for _, (_, found) in shown], next_cursor
 
 
 def _pool(pools: dict[str, WarmPool], name: str) -> WarmPool:

@@ -13,9 +13,12 @@ from pydantic_core import to_json
 from starlette.responses import Response
 
 from sandboxd.api import render
+from sandboxd.api.paging import Cursor, Limit, page
 from sandboxd.api.schemas import GradingBody, LeaseBody, RenewBody, TokenBody
 from sandboxd.api.services import Services, here
-from sandboxd.api.streams import while_there
+from sandboxd.api.shapes import Released, Sandbox, Sandboxes, Token, answers, raw
+from sandboxd.api.streams import waiting, while_there
+from sandboxd.api.strict import StrictRoute
 from sandboxd.api.tokens import Grant
 from sandboxd.errors import SandboxdError
 from sandboxd.leases.tenancy import Tenancy
@@ -25,16 +28,20 @@ from sandboxd.model.lease import Lease, LeaseState, Phase
 from sandboxd.model.template import Network, Resources
 from sandboxd.wire.codes import ErrorCode
 
-router = APIRouter(prefix="/v1/sandboxes", tags=["sandboxes"])
+router = APIRouter(prefix="/v1/sandboxes", tags=["sandboxes"], route_class=StrictRoute)
 
 WaitS = Annotated[float, Query(ge=0, le=3600)]
-Limit = Annotated[int, Query(ge=1, le=1000)]
+
+# What an empty body stands for.
+_MOST, _USUAL = RenewBody(), TokenBody()
 
 # Accepted in the body because the contract fixes their names; refused until their rooms are built.
 _LATER = ("kernels", "mcp_servers", "forwards")
 
 
-@router.post("", status_code=201, operation_id="lease_sandbox")
+@router.post(
+    "", status_code=201, operation_id="lease_sandbox", responses=answers(Sandbox, 200, 201, 202)
+)
 async def lease_sandbox(
     request: Request,
     body: LeaseBody,
@@ -52,7 +59,7 @@ async def lease_sandbox(
     return render.answer(shown(tenancy, services), status=status)
 
 
-@router.get("", operation_id="list_sandboxes")
+@router.get("", operation_id="list_sandboxes", responses=answers(Sandboxes))
 async def list_sandboxes(
     request: Request,
     run_id: str | None = None,
@@ -61,25 +68,25 @@ async def list_sandboxes(
     label: Annotated[list[str] | None, Query()] = None,
     state: LeaseState | None = None,
     limit: Limit = 100,
-    cursor: str | None = None,
+    cursor: Cursor = None,
 ) -> Response:
-    """Sandboxes of this key, newest first; only live ones unless a state is asked for."""
+    """Sandboxes of this key, newest first; only live ones unless a state is asked for: what was
+    released is not live, though its container may still be `ending`.
+    """
     services, caller = here(request)
     where = _filter(run_id=run_id, group_id=group_id, rollout_id=rollout_id, labels=label)
     found = services.desk.book.select(owner=caller.owner, where=where)
-    matching = [t for t in found if _in_state(t, state)]
-    start = _after(matching, cursor)
-    page = matching[start : start + limit]
-    more = start + limit < len(matching)
-    return render.answer(
-        {
-            "sandboxes": [shown(tenancy, services) for tenancy in page],
-            "next_cursor": page[-1].lease.id if more and page else None,
-        }
+    matching, next_cursor = page(
+        (tenancy for tenancy in found if _in_state(tenancy, state)),
+        key=lambda tenancy: (tenancy.lease.created_at, tenancy.lease.id),
+        limit=limit,
+        cursor=cursor,
     )
+    sandboxes = [shown(tenancy, services) for tenancy in matching]
+    return render.answer({"sandboxes": sandboxes, "next_cursor": next_cursor})
 
 
-@router.delete("", operation_id="release_sandboxes")
+@router.delete("", operation_id="release_sandboxes", responses=answers(Released))
 async def release_sandboxes(
     request: Request,
     run_id: str | None = None,
@@ -110,7 +117,7 @@ async def release_sandboxes(
     return render.answer({"released": released, "failed": failed})
 
 
-@router.get("/{sandbox_id}", operation_id="get_sandbox")
+@router.get("/{sandbox_id}", operation_id="get_sandbox", responses=answers(Sandbox))
 async def get_sandbox(request: Request, sandbox_id: str, wait_s: WaitS = 0) -> Response:
     """One sandbox; with `wait_s` once it is leased or ended, or that time has passed."""
     services, caller = here(request)
@@ -121,24 +128,29 @@ async def get_sandbox(request: Request, sandbox_id: str, wait_s: WaitS = 0) -> R
             with anyio.move_on_after(wait_s):
                 await tenancy.settled.wait()
 
-        await while_there(request, settled)
+        await waiting(request, settled)
     return render.answer(shown(tenancy, services))
 
 
-@router.delete("/{sandbox_id}", operation_id="release_sandbox")
+@router.delete("/{sandbox_id}", operation_id="release_sandbox", responses=answers(Sandbox))
 async def release_sandbox(request: Request, sandbox_id: str, wait_s: WaitS = 0) -> Response:
     """Release: success the first time and again; with `wait_s` once the container is gone."""
     services, caller = here(request)
-    await services.desk.release(sandbox_id, owner=caller.owner, wait_s=wait_s)
+    await services.desk.release(sandbox_id, owner=caller.owner)
+    if wait_s > 0:
+        await waiting(
+            request,
+            lambda: services.desk.release(sandbox_id, owner=caller.owner, wait_s=wait_s),
+        )
     tenancy = services.desk.find(sandbox_id, owner=caller.owner)
     return render.answer(shown(tenancy, services))
 
 
-@router.post("/{sandbox_id}/renew", operation_id="renew_sandbox")
+@router.post("/{sandbox_id}/renew", operation_id="renew_sandbox", responses=answers(Sandbox))
 async def renew_sandbox(
     request: Request,
     sandbox_id: str,
-    body: RenewBody,
+    body: RenewBody = _MOST,
 ) -> Response:
     """Move the hard end."""
     services, caller = here(request)
@@ -146,7 +158,7 @@ async def renew_sandbox(
     return render.answer(shown(services.desk.find(sandbox_id, owner=caller.owner), services))
 
 
-@router.post("/{sandbox_id}/grading", operation_id="begin_grading")
+@router.post("/{sandbox_id}/grading", operation_id="begin_grading", responses=answers(Sandbox))
 async def begin_grading(
     request: Request,
     sandbox_id: str,
@@ -163,11 +175,16 @@ async def begin_grading(
     return render.answer(shown(tenancy, services))
 
 
-@router.post("/{sandbox_id}/tokens", operation_id="mint_token")
+@router.post(
+    "/{sandbox_id}/tokens",
+    status_code=201,
+    operation_id="mint_token",
+    responses=answers(Token, 201),
+)
 async def mint_token(
     request: Request,
     sandbox_id: str,
-    body: TokenBody,
+    body: TokenBody = _USUAL,
 ) -> Response:
     """A token for this sandbox alone, as Bearer or in the path `/s/{token}/…`."""
     services, caller = here(request)
@@ -179,7 +196,12 @@ async def mint_token(
     return render.answer({"token": token, "url": url, "expires_at": expires_at}, status=201)
 
 
-@router.get("/{sandbox_id}/logs", operation_id="get_sandbox_logs")
+@router.get(
+    "/{sandbox_id}/logs",
+    operation_id="get_sandbox_logs",
+    responses=raw("application/x-ndjson"),
+    response_class=Response,
+)
 async def get_sandbox_logs(
     request: Request,
     sandbox_id: str,
@@ -205,16 +227,7 @@ def shown(tenancy: Tenancy, services: Services) -> dict[str, Any]:
 
 def _in_state(tenancy: Tenancy, state: LeaseState | None) -> bool:
     lease = tenancy.shown()
-    return lease.state is state if state is not None else lease.state is not LeaseState.ENDED
-
-
-def _after(found: list[Tenancy], cursor: str | None) -> int:
-    if cursor is None:
-        return 0
-    for place, tenancy in enumerate(found):
-        if tenancy.lease.id == cursor:
-            return place + 1
-    return len(found)
+    return lease.state is state if state is not None else not lease.over
 
 
 def _filter(

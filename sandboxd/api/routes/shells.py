@@ -8,20 +8,28 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from sandboxd.api import render
+from sandboxd.api.paging import Cursor, Limit, page
 from sandboxd.api.schemas import ShellBody, ShellRunBody
 from sandboxd.api.services import here
-from sandboxd.api.streams import while_there
+from sandboxd.api.shapes import Exec, Shell, Shells, answers
+from sandboxd.api.streams import waiting
+from sandboxd.api.strict import StrictRoute
 from sandboxd.model.ids import new_id
 from sandboxd.model.shell import ShellOrder, ShellText
 
-router = APIRouter(prefix="/v1/sandboxes/{sandbox_id}/shells", tags=["shells"])
+router = APIRouter(
+    prefix="/v1/sandboxes/{sandbox_id}/shells", tags=["shells"], route_class=StrictRoute
+)
 
 
-@router.post("", status_code=201, operation_id="open_shell")
+_PLAIN = ShellBody()  # what an empty body stands for
+
+
+@router.post("", status_code=201, operation_id="open_shell", responses=answers(Shell, 201))
 async def open_shell(
     request: Request,
     sandbox_id: str,
-    body: ShellBody,
+    body: ShellBody = _PLAIN,
 ) -> Response:
     """Open a shell: bash where there is one, else sh."""
     services, caller = here(request)
@@ -32,18 +40,24 @@ async def open_shell(
     return render.answer(render.shell(shell), status=201)
 
 
-@router.get("", operation_id="list_shells")
+@router.get("", operation_id="list_shells", responses=answers(Shells))
 async def list_shells(
-    request: Request,
-    sandbox_id: str,
+    request: Request, sandbox_id: str, limit: Limit = 100, cursor: Cursor = None
 ) -> Response:
-    """Every shell of the sandbox."""
+    """The shells of the sandbox, newest first."""
     services, caller = here(request)
     shells = await services.shells.list(sandbox_id, owner=caller.owner)
-    return render.answer({"shells": [render.shell(s) for s in shells], "next_cursor": None})
+    shown, next_cursor = page(
+        enumerate(reversed(shells)),
+        key=lambda numbered: (numbered[0], numbered[1].shell_id),
+        limit=limit,
+        cursor=cursor,
+    )
+    told = [render.shell(shell) for _, shell in shown]
+    return render.answer({"shells": told, "next_cursor": next_cursor})
 
 
-@router.get("/{shell_id}", operation_id="get_shell")
+@router.get("/{shell_id}", operation_id="get_shell", responses=answers(Shell))
 async def get_shell(
     request: Request,
     sandbox_id: str,
@@ -67,7 +81,7 @@ async def close_shell(
     return Response(status_code=204)
 
 
-@router.post("/{shell_id}/run", operation_id="run_in_shell")
+@router.post("/{shell_id}/run", operation_id="run_in_shell", responses=answers(Exec, 200, 202))
 async def run_in_shell(
     request: Request,
     sandbox_id: str,
@@ -84,7 +98,7 @@ async def run_in_shell(
         timeout_s=body.timeout_s,
         output_limit_bytes=body.output_limit_bytes,
     )
-    record = await while_there(
+    record = await waiting(
         request,
         lambda: services.shells.run(sandbox_id, shell_id, text, owner=caller.owner, wait_s=wait_s),
     )

@@ -9,6 +9,7 @@ from starlette.responses import Response
 from sandboxd import __version__
 from sandboxd.api import render
 from sandboxd.api.services import services_of
+from sandboxd.api.shapes import Version, answers, raw
 from sandboxd.errors import SandboxdError
 from sandboxd.wire.codes import ErrorCode
 
@@ -34,7 +35,9 @@ async def get_readiness(request: Request) -> Response:
     return render.answer({"status": "ready"})
 
 
-@router.get("/metrics", operation_id="get_metrics")
+@router.get(
+    "/metrics", operation_id="get_metrics", responses=raw("text/plain"), response_class=Response
+)
 async def get_metrics(request: Request) -> Response:
     """Prometheus metrics."""
     services = services_of(request)
@@ -47,7 +50,7 @@ async def get_metrics(request: Request) -> Response:
     return Response(metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
 
-@router.get("/v1/version", operation_id="get_version")
+@router.get("/v1/version", operation_id="get_version", responses=answers(Version))
 async def get_version(request: Request) -> Response:
     """Versions, the backend and what it can do here."""
     services = services_of(request)

@@ -12,11 +12,10 @@ from anyio import to_thread
 from anyio.abc import ByteStream
 
 from sandboxd.backends.local.boxes import BoxRecord, BoxShelf
-from sandboxd.backends.local.connecting import NotTheGuest, connect_guest
+from sandboxd.backends.local.connecting import NotTheGuest, connect_guest, is_our_own
 from sandboxd.backends.local.deaths import forged
 from sandboxd.backends.local.kernel.cgroups import Cgroups
 from sandboxd.backends.local.kernel.processes import ProcessMark, has_ended, open_pidfd
-from sandboxd.backends.local.launching.launcher import Launcher
 from sandboxd.backends.local.launching.making import Attempt, Maker
 from sandboxd.backends.local.launching.roots import Roots
 from sandboxd.backends.local.living import LivingBox, Roster
@@ -46,7 +45,7 @@ class LocalBackend:
     def __init__(
         self,
         *,
-        launcher: Launcher,
+        maker: Maker,
         shelf: BoxShelf,
         cgroups: Cgroups,
         roster: Roster,
@@ -60,7 +59,7 @@ class LocalBackend:
         self._roots = roots
         self._capabilities = capabilities
         self._ready_timeout_s = ready_timeout_s
-        self._maker = Maker(launcher, shelf, cgroups)
+        self._maker = maker
         self._remover = Remover(roster, shelf, cgroups)
         self._starting = anyio.Semaphore(starting)
 
@@ -128,10 +127,10 @@ class LocalBackend:
         box = await self._find(ref)
         if box is None or box.gone.is_set():
             raise _lost(box.death if box else await self.look(ref))
-        path = self._shelf.places(ref.box_id).socket
+        places = self._shelf.places(ref.box_id)
         while True:
             try:
-                return await connect_guest(path, box.pid)
+                return await connect_guest(places.socket, box.pid)
             except NotTheGuest as error:
                 box.end(forged(box.box_id, peer_pid=error.peer_pid, guest_pid=box.pid))
                 await box.gone.wait()
@@ -139,6 +138,11 @@ class LocalBackend:
             except BlockingIOError:  # the guest's queue of connections is full
                 await anyio.sleep(0.005)
             except OSError as error:
+                if is_our_own(error, places.shared):
+                    raise SandboxdError(
+                        ErrorCode.BACKEND_UNAVAILABLE,
+                        f"the daemon cannot reach the sandbox ({error}): see `sandboxd doctor`",
+                    ) from error
                 with anyio.move_on_after(_UNREACHABLE_S):
                     await box.gone.wait()
                 if not box.gone.is_set():
@@ -189,7 +193,7 @@ class LocalBackend:
                 "pid_ns": mark.pid_ns,
                 "boot_id": mark.boot_id,
                 "socket": str(places.socket),
-                "shared": str(places.link),
+                "shared": str(places.shared),
             },
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import struct
 from pathlib import Path
@@ -14,6 +15,7 @@ from sandboxd.wire.http1 import AsyncConnection, ConnectionLost
 from sandboxd.wire.streams import AnyioStream
 
 _HELLO_BYTES = 65536
+_OUR_SHORTAGES = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS}
 
 
 class NotTheGuest(Exception):
@@ -37,6 +39,15 @@ async def connect_guest(path: Path, pid: int) -> ByteStream:
         await anyio.aclose_forcefully(stream)
         raise NotTheGuest(peer_pid)
     return stream
+
+
+def is_our_own(error: OSError, shared: Path) -> bool:
+    """Whether a connection failed for a reason that nobody inside the box can bring about.
+
+    shared: the directory of the socket, which only the machine can take away: a cleaner of `/run`,
+    a session that ended.
+    """
+    return error.errno in _OUR_SHORTAGES or (error.errno == errno.ENOENT and not shared.is_dir())
 
 
 async def says_hello(path: Path, pid: int) -> bool:

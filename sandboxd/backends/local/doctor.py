@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sandboxd.backends.local.boxes import MAX_SOCKET_PATH_BYTES
+from sandboxd.backends.local.boxes import MAX_SOCKET_PATH_BYTES, BoxPlaces, short_way
 from sandboxd.backends.local.kernel.cgroups import Cgroups, find_cgroups
 from sandboxd.backends.local.launching.roots import host_root
 from sandboxd.backends.local.launching.stage import Stage, default_run_dir
@@ -68,7 +68,7 @@ def probe(settings: LocalSettings, *, max_sandboxes: int) -> list[Finding]:
         findings += [_disk(shelf.boxes_dir), _cgroups(cgroups)]
         findings += _bubblewrap(ours, run_dir, shelf.boxes_dir)
     finally:
-        tidy(cgroups, run_dir)
+        tidy(shelf, cgroups, run_dir)
         for path in missing:
             path.rmdir()
     return findings
@@ -146,7 +146,7 @@ def _inotify() -> Finding:
 
 
 def _socket_path(run_dir: Path) -> Finding:
-    longest = len(os.fsencode(run_dir / new_id("box") / "s.sock"))
+    longest = len(os.fsencode(BoxPlaces(run_dir, short_way(run_dir) / new_id("box")).socket))
     detail = f"{run_dir}: {longest} of {MAX_SOCKET_PATH_BYTES} bytes"
     if longest > MAX_SOCKET_PATH_BYTES:
         return _gap("socket paths", detail, "set a shorter run directory", vital=True)

@@ -38,6 +38,8 @@ class LivingBox:
 
     verdict: why we ended it ourselves; told instead of what its remains say.
     is_ours: being removed at a caller's wish, which is no death to tell.
+    cpu_measured: the processor time it had used when its disk was last measured.
+    rests: left out of the next round, where that time is not known.
     """
 
     record: BoxRecord
@@ -48,6 +50,8 @@ class LivingBox:
     verdict: Death | None = None
     is_ours: bool = False
     disk_bytes: int | None = None
+    cpu_measured: int | None = None
+    rests: bool = False
     oom_kills_seen: int = 0
 
     @property

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -19,16 +19,18 @@ from sandboxd.backends.local.disk_watch import DiskWatch
 from sandboxd.backends.local.kernel.cgroups import Cgroups, find_cgroups
 from sandboxd.backends.local.kernel.seccomp import filter_for_this_machine
 from sandboxd.backends.local.launching.launcher import open_launcher
-from sandboxd.backends.local.launching.roots import Root, Roots, host_root
+from sandboxd.backends.local.launching.making import Maker
+from sandboxd.backends.local.launching.roots import SHOWN_TOPS, Root, Roots, host_root
+from sandboxd.backends.local.launching.skeletons import SkeletonShelf
 from sandboxd.backends.local.launching.stage import (
     OwnStage,
     RangeStage,
     Stage,
-    closed_parent,
     open_run_dir,
 )
 from sandboxd.backends.local.launching.trial import try_bwrap
 from sandboxd.backends.local.living import Roster
+from sandboxd.backends.local.machine import whole_machine
 from sandboxd.backends.protocol import Capabilities, LimitKind
 from sandboxd.errors import SandboxdError
 from sandboxd.guest.binary import guest_binary
@@ -45,7 +47,8 @@ class LocalSettings:
     first_id, id_count: as root, the range of user and group ids that boxes live in; it must hold
     no account of the machine.
     starting: makes at once. ready_timeout_s: for a guest to answer. disk_every_s: between two
-    readings of what boxes wrote.
+    readings of what boxes wrote. images: folders below which callers may name images. hidden: what
+    no box may see of the machine, beside the directories of this installation.
     """
 
     state_dir: Path
@@ -56,6 +59,8 @@ class LocalSettings:
     starting: int = 8
     ready_timeout_s: float = 15.0
     disk_every_s: float = 5.0
+    images: tuple[Path, ...] = ()
+    hidden: tuple[Path, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse a name that could leave the directories made after it."""
@@ -63,9 +68,14 @@ class LocalSettings:
             raise ValueError(f"{self.installation!r} cannot name an installation")
 
     @property
+    def tag(self) -> str:
+        """The short name of this installation, on the command lines of its boxes."""
+        return self.installation[:12]
+
+    @property
     def level(self) -> str:
         """The name of this installation's own level among control groups."""
-        return f"sandboxd-{self.installation[:12]}"
+        return f"sandboxd-{self.tag}"
 
 
 @asynccontextmanager
@@ -77,25 +87,35 @@ async def open_local(settings: LocalSettings) -> AsyncIterator[LocalBackend]:
     seccomp = filter_for_this_machine()
     guest = guest_binary()
     shelf, run_dir = await to_thread.run_sync(open_shelf, settings)
+    skeletons = await to_thread.run_sync(_open_skeletons, settings)
     cgroups = await to_thread.run_sync(find_cgroups, settings.level)
     try:
         stage = await to_thread.run_sync(open_stage, settings, run_dir, guest)
         async with open_launcher(stage, seccomp) as launcher:
-            host, can_overlay = await launcher.call(partial(_probe, stage, shelf))
+            groups = [inside for _, inside in cgroups.binds("")]
+            # Whoever saw another box's directories could speak to its guest.
+            hidden = [settings.state_dir, run_dir, *settings.hidden]
+            host, can_overlay = await launcher.call(partial(_probe, stage, shelf, groups, hidden))
             async with _watched(shelf, cgroups, every_s=settings.disk_every_s) as roster:
                 yield LocalBackend(
-                    launcher=launcher,
+                    maker=Maker(launcher, shelf, skeletons, cgroups),
                     shelf=shelf,
                     cgroups=cgroups,
                     roster=roster,
-                    roots=Roots(launcher, host, can_overlay=can_overlay),
-                    capabilities=_capabilities(stage, cgroups, host, can_overlay=can_overlay),
+                    roots=Roots(launcher, host, can_overlay=can_overlay, groups=groups),
+                    capabilities=replace(
+                        _capabilities(stage, cgroups, host, can_overlay=can_overlay),
+                        caller_images=("host", *map(str, settings.images)),
+                        most=await to_thread.run_sync(whole_machine, settings.state_dir),
+                    ),
                     starting=settings.starting,
                     ready_timeout_s=settings.ready_timeout_s,
                 )
     finally:
         with anyio.CancelScope(shield=True):
-            await to_thread.run_sync(tidy, cgroups, run_dir)
+            if not await to_thread.run_sync(shelf.list_ids):
+                await to_thread.run_sync(skeletons.clear)
+            await to_thread.run_sync(tidy, shelf, cgroups, run_dir)
 
 
 @asynccontextmanager
@@ -104,7 +124,7 @@ async def _watched(shelf: BoxShelf, cgroups: Cgroups, *, every_s: float) -> Asyn
     failure: Exception | None = None
     async with anyio.create_task_group() as tasks:
         roster = Roster(tasks, shelf, cgroups)
-        tasks.start_soon(DiskWatch(roster, shelf, every_s=every_s).run, name="disk watch")
+        tasks.start_soon(DiskWatch(roster, shelf, cgroups, every_s=every_s).run, name="disk watch")
         try:
             yield roster
         except Exception as error:  # noqa: BLE001 - raised again below, outside the group
@@ -117,36 +137,58 @@ async def _watched(shelf: BoxShelf, cgroups: Cgroups, *, every_s: float) -> Asyn
 
 def open_shelf(settings: LocalSettings) -> tuple[BoxShelf, Path]:
     """The directories of an installation, made if need be. Raises `backend_unavailable`."""
+    place = settings.state_dir.resolve()
+    if shown := next((top for top in SHOWN_TOPS if top in place.parents), None):
+        # No overlay can stand on a directory that holds what is written to it.
+        raise _unavailable(
+            f"{place} lies below {shown}, which sandboxes see: give another state_dir"
+        )
     try:
-        run_dir = open_run_dir(settings.run_dir, settings.installation)
+        run_dir = open_run_dir(settings.run_dir, settings.installation).absolute()
         group = settings.first_id if os.geteuid() == 0 else None
-        shelf = BoxShelf(settings.state_dir.absolute(), run_dir, group=group)
+        shelf = BoxShelf(settings.state_dir.absolute(), run_dir, tag=settings.tag, group=group)
         shelf.open()
     except OSError as error:
         raise _unavailable(f"its directories cannot be made: {error}") from error
     return shelf, run_dir
 
 
+def _open_skeletons(settings: LocalSettings) -> SkeletonShelf:
+    """What boxes share on disk. Raises `backend_unavailable`."""
+    owner = settings.first_id if os.geteuid() == 0 else None
+    skeletons = SkeletonShelf(settings.state_dir.absolute() / "skeletons", owner=owner)
+    try:
+        skeletons.open()
+    except OSError as error:
+        raise _unavailable(f"its directories cannot be made: {error}") from error
+    return skeletons
+
+
 def open_stage(settings: LocalSettings, run_dir: Path, guest: Path) -> Stage:
     """Root's stage or an ordinary user's. Raises `backend_unavailable`."""
     if os.geteuid() != 0:
         return OwnStage(guest)
-    if closed := closed_parent(run_dir):
-        raise _unavailable(f"{closed} is closed to user {settings.first_id}: chmod o+x it")
     try:
         return RangeStage(
-            guest, place=run_dir / "stage", first_id=settings.first_id, count=settings.id_count
+            guest,
+            place=run_dir,
+            tag=settings.tag,
+            first_id=settings.first_id,
+            count=settings.id_count,
         )
     except OSError as error:
         raise _unavailable(f"no user namespace could be made ({error})") from error
 
 
-def _probe(stage: Stage, shelf: BoxShelf) -> tuple[Root, bool]:
+def _probe(
+    stage: Stage, shelf: BoxShelf, groups: Sequence[str], hidden: Sequence[Path]
+) -> tuple[Root, bool]:
     """What the host image looks like here, and whether overlays work. In the launching thread."""
     if complaint := try_bwrap(stage, shelf.boxes_dir, overlay=False):
         raise _unavailable(f"bubblewrap does not work here ({complaint})")
     can_overlay = not try_bwrap(stage, shelf.boxes_dir, overlay=True)
-    return host_root(stage, can_overlay=can_overlay), can_overlay
+    root = host_root(stage, can_overlay=can_overlay, groups=groups, hidden=hidden)
+    return root, can_overlay
 
 
 def _capabilities(stage: Stage, cgroups: Cgroups, host: Root, *, can_overlay: bool) -> Capabilities:
@@ -177,8 +219,9 @@ def _capabilities(stage: Stage, cgroups: Cgroups, host: Root, *, can_overlay: bo
     )
 
 
-def tidy(cgroups: Cgroups, run_dir: Path) -> None:
+def tidy(shelf: BoxShelf, cgroups: Cgroups, run_dir: Path) -> None:
     """Take away what is empty: nothing of ours stays where no box does."""
+    shelf.close()
     cgroups.close()
     for path in (run_dir, run_dir.parent):
         # The parent may hold other installations, or be nothing of ours.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from functools import partial
 
 import anyio
 from anyio import CapacityLimiter, to_thread
@@ -34,7 +33,7 @@ class Remover:
         self._roster = roster
         self._shelf = shelf
         self._cgroups = cgroups
-        self._limiter = CapacityLimiter(4)
+        self._limiter = CapacityLimiter(8)  # they wait for the disk more than for each other
         self._locks: dict[str, anyio.Lock] = {}
 
     async def remove(self, box: LivingBox) -> None:
@@ -100,18 +99,27 @@ class Remover:
 
     async def _clear(self, box_id: str) -> None:
         """Groups, files, and our memory of it."""
-        group_is_gone = partial(self._cgroups.remove, box_id)
-        with anyio.move_on_after(_GROUP_S):
-            # Nothing tells when a group is empty.
-            while not await to_thread.run_sync(group_is_gone, limiter=self._limiter):  # noqa: ASYNC110
-                await anyio.sleep(0.005)
+        gone = False
         try:
-            await to_thread.run_sync(self._shelf.remove, box_id, limiter=self._limiter)
+            with anyio.move_on_after(_GROUP_S):
+                while not gone:
+                    gone = await to_thread.run_sync(self._take_away, box_id, limiter=self._limiter)
+                    if not gone:  # nothing tells when a group is empty
+                        await anyio.sleep(0.005)
+            if not gone:
+                await to_thread.run_sync(self._shelf.remove, box_id, limiter=self._limiter)
         except OSError as error:
             raise SandboxdError(
                 ErrorCode.BACKEND_UNAVAILABLE, f"box {box_id} could not be removed: {error}"
             ) from error
         self._roster.forget(box_id)
+
+    def _take_away(self, box_id: str) -> bool:
+        """Its groups, and then its files; False while something still dies. Blocking."""
+        gone = self._cgroups.remove(box_id)
+        if gone:
+            self._shelf.remove(box_id)
+        return gone
 
 
 async def _end_all(pidfds: list[int]) -> None:

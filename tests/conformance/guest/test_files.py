@@ -223,6 +223,32 @@ async def test_deleting_takes_files_links_and_whole_trees(guest: Guest) -> None:
     assert missing.value.code is ErrorCode.FILE_NOT_FOUND
 
 
+@pytest.mark.parametrize("limit", [1, 3, 100])
+async def test_pages_of_a_tree_are_in_one_order_and_go_on_behind_each_entry(
+    guest: Guest, limit: int
+) -> None:
+    wanted = ["b", "b/a", "b/a/z", "b-c", "bb", "c"]
+    for path in ("b/a/z", "b-c", "bb", "c"):
+        await guest.files.write(f"tree/{path}", b"x")
+    found: list[str] = []
+    after = b""
+    while True:
+        listing = guest.files.list_page("tree", limit=limit, after=after, recursive=True)
+        page = [info async for info in listing]
+        if not page:
+            break
+        assert len(page) <= limit
+        after = page[-1].after or b""
+        found += [info.path.removeprefix("/workspace/tree/") for info in page]
+    assert found == wanted
+    flat = [info.name async for info in guest.files.list_page("tree", limit=9, after=b"b-c")]
+    assert flat == ["bb", "c"]
+    # A page goes on though the entry that it begins behind is gone.
+    await guest.files.delete("tree/b-c")
+    gone = [info.name async for info in guest.files.list_page("tree", limit=9, after=b"b-c")]
+    assert gone == flat
+
+
 async def test_directories_are_made_with_or_without_parents(guest: Guest) -> None:
     info = await guest.files.mkdir("x/y", mode=0o750)
     assert (info.type, info.mode) == (FileType.DIRECTORY, 0o750)

@@ -19,6 +19,7 @@ EMPTY = PoolView(
     leased=0,
     disposing=0,
     house_room=1000,
+    house_spare=1000,
     refill=True,
 )
 
@@ -54,6 +55,10 @@ def test_the_house_may_be_full() -> None:
     assert plan(replace(EMPTY, target=5, house_room=0), [Want.OWN]) == Plan()
 
 
+def test_stock_is_not_filled_with_room_that_others_wait_for() -> None:
+    assert plan(replace(EMPTY, target=5, house_spare=0), [Want.STOCK]) == Plan(shared=1)
+
+
 counts = st.integers(0, 50)
 
 
@@ -69,6 +74,7 @@ counts = st.integers(0, 50)
         leased=counts,
         disposing=counts,
         house_room=st.integers(-5, 50),
+        house_spare=st.integers(-5, 50),
         refill=st.booleans(),
     ),
     waiting=st.lists(st.sampled_from(Want), max_size=30),

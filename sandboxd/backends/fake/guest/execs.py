@@ -133,9 +133,9 @@ class Exec:
 
     def _kept(self, stream: str, *, output: bool) -> dict[str, Any]:
         kept = self.journal.kept[stream]
-        if not output:
-            return {"bytes": kept.total}
         head, tail, gap = kept.ends()
+        if not output:
+            return {"bytes": kept.total, "gap_bytes": gap}
         return {
             "bytes": kept.total,
             "head_b64": base64.b64encode(head).decode(),

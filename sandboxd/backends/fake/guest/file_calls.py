@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import io
+import itertools
 import json
 import tarfile
 from collections.abc import Awaitable, Callable, Iterator
@@ -72,10 +73,18 @@ class FileCalls:
     async def _list(self, request: Request) -> Reply:
         path, recursive = _path(request), request.query.get("recursive") == "1"
         self._files.directory(path)
+        limit = int(request.number("limit", 0)) or None
+        behind = base64.b64decode(request.query.get("after_b64", "")).split(b"/")
+        skip = len(self._files.find(path).path.rstrip(b"/")) + 1
 
         def lines() -> Iterator[bytes]:
-            for place in self._files.entries(path, recursive=recursive):
-                yield json.dumps(told(place)).encode() + b"\n"
+            places = self._files.entries(path, recursive=recursive)
+            rest = (p for p in places if limit is None or p.path[skip:].split(b"/") > behind)
+            for place in itertools.islice(rest, limit):
+                said = told(place)
+                if limit is not None:
+                    said["after_b64"] = base64.b64encode(place.path[skip:]).decode()
+                yield json.dumps(said).encode() + b"\n"
 
         return Reply(200, lines())
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from sandboxd.backends.local.kernel.trees import make_directory
 from sandboxd.model.template import Resources
 
 _PERIOD_US = 100_000
@@ -56,6 +57,10 @@ class Cgroups(Protocol):
         """Never raises for a group that is gone: all None."""
         ...
 
+    def cpu_used(self, name: str) -> int | None:
+        """Processor time so far, in the version's own unit, to be compared; None if not known."""
+        ...
+
     def remove(self, name: str) -> bool:
         """Remove the group; False while something in it still dies. Gone already is True."""
         ...
@@ -92,6 +97,10 @@ class NoCgroups:
         """Nothing is known."""
         return GroupReadings()
 
+    def cpu_used(self, name: str) -> int | None:
+        """Not known."""
+        return None
+
     def remove(self, name: str) -> bool:
         """Nothing to remove."""
         return True
@@ -121,13 +130,13 @@ class CgroupsV1:
             _make(parent / name)
         memory = self._parents["memory"] / name
         limit = str(resources.memory_mb * _MIB)
-        (memory / "memory.limit_in_bytes").write_text(limit)
+        _put(memory / "memory.limit_in_bytes", limit)
         with suppress(FileNotFoundError):  # a kernel without swap accounting
-            (memory / "memory.memsw.limit_in_bytes").write_text(limit)
-        (self._parents["pids"] / name / "pids.max").write_text(str(resources.pids + _GUEST_PIDS))
+            _put(memory / "memory.memsw.limit_in_bytes", limit)
+        _put(self._parents["pids"] / name / "pids.max", str(resources.pids + _GUEST_PIDS))
         cpu = self._parents["cpu"] / name
-        (cpu / "cpu.cfs_period_us").write_text(str(_PERIOD_US))
-        (cpu / "cpu.cfs_quota_us").write_text(str(int(resources.cpu * _PERIOD_US)))
+        _put(cpu / "cpu.cfs_period_us", str(_PERIOD_US))
+        _put(cpu / "cpu.cfs_quota_us", str(int(resources.cpu * _PERIOD_US)))
 
     @contextmanager
     def hosting(self, name: str) -> Iterator[None]:
@@ -138,11 +147,11 @@ class CgroupsV1:
         """
         try:
             for parent in self._parents.values():
-                (parent / name / "tasks").write_text("0")
+                _put(parent / name / "tasks", "0")
             yield
         finally:
             for own in self._own.values():
-                (own / "tasks").write_text("0")
+                _put(own / "tasks", "0")
 
     def entrances(self, name: str) -> list[Path]:
         """None: boxes are born in theirs."""
@@ -158,13 +167,17 @@ class CgroupsV1:
     def read(self, name: str) -> GroupReadings:
         """From cpuacct and memory."""
         memory = self._parents["memory"] / name
-        cpu_ns = _number(self._parents["cpuacct"] / name / "cpuacct.usage")
+        cpu_ns = self.cpu_used(name)
         return GroupReadings(
             cpu_s=None if cpu_ns is None else cpu_ns / 1e9,
             memory_bytes=_number(memory / "memory.usage_in_bytes"),
             memory_peak_bytes=_number(memory / "memory.max_usage_in_bytes"),
             oom_kills=_keyed(memory / "memory.oom_control", "oom_kill"),
         )
+
+    def cpu_used(self, name: str) -> int | None:
+        """In ns."""
+        return _number(self._parents["cpuacct"] / name / "cpuacct.usage")
 
     def remove(self, name: str) -> bool:
         """From every hierarchy."""
@@ -198,11 +211,11 @@ class CgroupsV2:
         """Make a group and set its limits."""
         group = self._parent / name
         _make(group)
-        (group / "memory.max").write_text(str(resources.memory_mb * _MIB))
+        _put(group / "memory.max", str(resources.memory_mb * _MIB))
         with suppress(FileNotFoundError):  # a kernel without swap accounting
-            (group / "memory.swap.max").write_text("0")
-        (group / "pids.max").write_text(str(resources.pids + _GUEST_PIDS))
-        (group / "cpu.max").write_text(f"{int(resources.cpu * _PERIOD_US)} {_PERIOD_US}")
+            _put(group / "memory.swap.max", "0")
+        _put(group / "pids.max", str(resources.pids + _GUEST_PIDS))
+        _put(group / "cpu.max", f"{int(resources.cpu * _PERIOD_US)} {_PERIOD_US}")
 
     def hosting(self, name: str) -> AbstractContextManager[None]:
         """Not here: a thread alone cannot leave its process's group."""
@@ -219,13 +232,17 @@ class CgroupsV2:
     def read(self, name: str) -> GroupReadings:
         """From the group's own files; the peak is there from Linux 5.19 on."""
         group = self._parent / name
-        cpu_us = _keyed(group / "cpu.stat", "usage_usec")
+        cpu_us = self.cpu_used(name)
         return GroupReadings(
             cpu_s=None if cpu_us is None else cpu_us / 1e6,
             memory_bytes=_number(group / "memory.current"),
             memory_peak_bytes=_number(group / "memory.peak"),
             oom_kills=_keyed(group / "memory.events", "oom_kill"),
         )
+
+    def cpu_used(self, name: str) -> int | None:
+        """In µs."""
+        return _keyed(self._parent / name / "cpu.stat", "usage_usec")
 
     def remove(self, name: str) -> bool:
         """Remove the group."""
@@ -307,10 +324,18 @@ def _enable(group: Path) -> None:
 
 
 def _make(group: Path) -> None:
-    """Make a group that its members may look into, whatever umask we have."""
+    """Make a group that its members may look into."""
     with suppress(FileExistsError):
-        group.mkdir()
-        group.chmod(0o755)
+        make_directory(group, mode=0o755)
+
+
+def _put(path: Path, text: str) -> None:
+    """Write to a file that is there. Raises OSError."""
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
 
 
 def _remove(group: Path) -> bool:

@@ -3,6 +3,9 @@
 A deny list: what reaches past the sandbox (mounts, namespaces, other processes' memory, the
 kernel's own machinery) answers EPERM, and all else is allowed. `clone3` answers ENOSYS, because a
 filter cannot look into its argument; every C library then falls back to `clone`.
+
+Limits and priorities a process may set for itself alone: the guest belongs to the same user as the
+commands of a sandbox's root, who could else take its memory, its descriptors or its turn.
 """
 
 from __future__ import annotations
@@ -43,9 +46,13 @@ _NEW_TIME = 0x80
 _TIOCSTI = 0x5412
 _TIOCLINUX = 0x541C
 
+_UNIX = 1
 _NETLINK = 16
 _NETLINK_AUDIT = 9
 _SOCKET_FAMILIES = (0, 1, 2, 10, _NETLINK, 17)  # unspecified, unix, inet, inet6, netlink, packet
+
+_PRIO_USER = 2
+_IOPRIO_USER = 3
 
 # What container engines let a process set: Linux, UNAME26 with and without Linux32, and "ask".
 _PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
@@ -63,6 +70,11 @@ class Architecture:
     personality: int
     ioctl: int
     socket: int
+    socketpair: int
+    prlimit64: int
+    setpriority: int
+    ioprio_set: int
+    scheduling: tuple[int, ...]  # sched_setparam, sched_setscheduler, sched_setattr
     has_x32: bool
 
 
@@ -129,6 +141,11 @@ X86_64 = Architecture(
     personality=135,
     ioctl=16,
     socket=41,
+    socketpair=53,
+    prlimit64=302,
+    setpriority=141,
+    ioprio_set=251,
+    scheduling=(142, 144, 314),
     has_x32=True,
 )
 
@@ -176,6 +193,11 @@ AARCH64 = Architecture(
     personality=92,
     ioctl=29,
     socket=198,
+    socketpair=199,
+    prlimit64=261,
+    setpriority=140,
+    ioprio_set=30,
+    scheduling=(118, 119, 274),
     has_x32=False,
 )
 
@@ -210,6 +232,15 @@ def build_filter(architecture: Architecture) -> bytes:
                 [_load(1), *_deny_equal([_TIOCSTI, _TIOCLINUX], errno.EPERM), _allow()],
             ),
             *_for_call(architecture.socket, _socket_rules()),
+            *_for_call(architecture.socketpair, _only(0, (_UNIX,), errno.EAFNOSUPPORT)),
+            *_for_call(architecture.prlimit64, _own_limits()),
+            *_for_call(architecture.setpriority, _own_priority(_PRIO_USER)),
+            *_for_call(architecture.ioprio_set, _own_priority(_IOPRIO_USER)),
+            *(
+                rule
+                for number in architecture.scheduling
+                for rule in _for_call(number, _only(0, (0,), errno.EPERM))
+            ),
             _allow(),
         ]
     )
@@ -290,6 +321,32 @@ def _socket_rules() -> list[bytes]:
         _instruction(_JUMP_EQUAL, k=_NETLINK, when_false=len(audit)),
         *audit,
         *families,
+    ]
+
+
+def _own_limits() -> list[bytes]:
+    """Set by nobody but the process itself, by the name 0; others' may be asked for."""
+    return [
+        _load(0),
+        _instruction(_JUMP_EQUAL, k=0, when_true=4),
+        _load(2),  # the new limit, a pointer: both halves count
+        _instruction(_JUMP_EQUAL, k=0, when_false=3),
+        _instruction(_LOAD_WORD, k=_ARGUMENTS_AT + 8 * 2 + 4),
+        _instruction(_JUMP_EQUAL, k=0, when_false=1),
+        _allow(),
+        _return(_ERRNO | errno.EPERM),
+    ]
+
+
+def _own_priority(user: int) -> list[bytes]:
+    """Set by a process for itself or its group, by the name 0; never for all of a user's."""
+    return [
+        _load(1),
+        _instruction(_JUMP_EQUAL, k=0, when_false=3),
+        _load(0),
+        _instruction(_JUMP_EQUAL, k=user, when_true=1),
+        _allow(),
+        _return(_ERRNO | errno.EPERM),
     ]
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 _CLONE_NEWNS = 0x00020000
 _MNT_DETACH = 2
-_MS_BIND = 0x1000
 _MS_REC = 0x4000
 _MS_PRIVATE = 1 << 18
 _AT_FDCWD = -100
 _AT_EMPTY_PATH = 0x1000
+_AT_RECURSIVE = 0x8000
 _OPEN_TREE_CLONE = 1
 _MOVE_MOUNT_F_EMPTY_PATH = 4
 _MOUNT_ATTR_IDMAP = 0x00100000
@@ -26,6 +26,9 @@ _MOUNT_SETATTR = 442
 _SETGROUPS, _SETRESUID, _SETRESGID = (
     (116, 117, 119) if platform.machine() == "x86_64" else (159, 147, 149)
 )
+
+_PIVOT_ROOT = 155 if platform.machine() == "x86_64" else 41
+_MOUNTS_OF_THREAD = "/proc/thread-self/ns/mnt"
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -48,10 +51,32 @@ def _check(result: int, what: str) -> int:
     return result
 
 
-def unshare_mounts() -> None:
-    """Give the calling thread a mount namespace of its own, from which nothing spreads."""
-    _check(_libc.unshare(_CLONE_NEWNS), "unshare")
-    _mount(None, "/", None, _MS_REC | _MS_PRIVATE, None)
+def own_mounts() -> tuple[int, int]:
+    """Give the calling thread a mount namespace of its own, from which nothing spreads.
+
+    Returns descriptors of the one it left and of the new one.
+    """
+    before = os.open(_MOUNTS_OF_THREAD, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _check(_libc.unshare(_CLONE_NEWNS), "unshare")
+        _mount(None, "/", None, _MS_REC | _MS_PRIVATE, None)
+        return before, os.open(_MOUNTS_OF_THREAD, os.O_RDONLY | os.O_CLOEXEC)
+    except BaseException:
+        os.close(before)
+        raise
+
+
+@contextmanager
+def mounts_of(inside: int, *, back: int) -> Iterator[None]:
+    """Stand in one mount namespace, at its root, with the calling thread alone; then in `back`.
+
+    Only for a thread that once called `own_mounts`: others share their root with the process.
+    """
+    _check(_libc.setns(inside, _CLONE_NEWNS), "setns")
+    try:
+        yield
+    finally:
+        _check(_libc.setns(back, _CLONE_NEWNS), "setns")
 
 
 def mount_tmpfs(target: Path, options: str) -> None:
@@ -59,9 +84,13 @@ def mount_tmpfs(target: Path, options: str) -> None:
     _mount("tmpfs", str(target), "tmpfs", 0, options)
 
 
-def bind(source: Path, target: Path) -> None:
-    """Bind source alone, without what is mounted below it, on an existing target."""
-    _mount(str(source), str(target), None, _MS_BIND, None)
+def make_root(target: Path) -> None:
+    """Make a mount the root of the namespace, and let go of all other mounts in it."""
+    os.chdir(target)
+    # Onto itself: the old root then lies over the new one until it is taken away.
+    _check(_libc.syscall(_PIVOT_ROOT, b".", b"."), "pivot_root")
+    _check(_libc.umount2(b".", _MNT_DETACH), "umount")
+    os.chdir("/")
 
 
 def unmount(target: Path) -> None:
@@ -69,23 +98,34 @@ def unmount(target: Path) -> None:
     _check(_libc.umount2(os.fsencode(target), _MNT_DETACH), str(target))
 
 
-def bind_idmapped(source: Path, target: Path, *, userns_fd: int) -> None:
-    """Bind source alone, its owners seen as the user namespace's own ids.
+def pick_tree(source: Path, *, recursive: bool = False, userns_fd: int | None = None) -> int:
+    """A descriptor of a fresh mount of a directory, to be put somewhere by `put_tree`.
 
-    Raises OSError (EINVAL) where the file system or the kernel cannot.
+    recursive: with what is mounted below it. userns_fd: its owners are seen as the user
+    namespace's own ids. Raises OSError (EINVAL) where the file system or the kernel cannot.
     """
-    tree = _check(
-        _libc.syscall(_OPEN_TREE, _AT_FDCWD, os.fsencode(source), _OPEN_TREE_CLONE), str(source)
-    )
-    try:
+    flags = _OPEN_TREE_CLONE | (_AT_RECURSIVE if recursive else 0)
+    tree = _check(_libc.syscall(_OPEN_TREE, _AT_FDCWD, os.fsencode(source), flags), str(source))
+    os.set_inheritable(tree, False)  # noqa: FBT003 - the standard library's word
+    if userns_fd is not None:
         attributes = _MountAttributes(attr_set=_MOUNT_ATTR_IDMAP, userns_fd=userns_fd)
         size = ctypes.c_size_t(ctypes.sizeof(attributes))
-        _check(
-            _libc.syscall(
-                _MOUNT_SETATTR, tree, b"", _AT_EMPTY_PATH, ctypes.byref(attributes), size
-            ),
-            str(source),
-        )
+        try:
+            _check(
+                _libc.syscall(
+                    _MOUNT_SETATTR, tree, b"", _AT_EMPTY_PATH, ctypes.byref(attributes), size
+                ),
+                str(source),
+            )
+        except OSError:
+            os.close(tree)
+            raise
+    return tree
+
+
+def put_tree(tree: int, target: Path) -> None:
+    """Mount what `pick_tree` took on an existing directory. Closes the descriptor."""
+    try:
         _check(
             _libc.syscall(
                 _MOVE_MOUNT, tree, b"", _AT_FDCWD, os.fsencode(target), _MOVE_MOUNT_F_EMPTY_PATH

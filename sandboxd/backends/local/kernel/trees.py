@@ -7,22 +7,58 @@ from a worker thread.
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import stat
+import struct
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _HANDLE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _BLOCK_BYTES = 512
-_MAX_DEPTH = 128  # descriptors that one walk may hold; what lies deeper is not measured
+_GET_FLAGS, _SET_FLAGS = 0x80086601, 0x40086602  # FS_IOC_GETFLAGS, FS_IOC_SETFLAGS
+_TOP_OF_TREES = 0x00020000  # FS_TOPDIR_FL, `chattr +T`
+_MAX_HELD = 128  # descriptors that one walk holds; from deeper down it finds its way back
 
 
 def make_directory(path: Path, *, mode: int) -> None:
     """Make a directory of exactly that mode, whatever umask the daemon was started with."""
-    path.mkdir()
-    path.chmod(mode)
+    path.mkdir(mode)
+    if mode & (_umask() | stat.S_ISVTX):
+        path.chmod(mode)
+
+
+@cache
+def _umask() -> int:
+    """The process's own, which nobody changes once it runs."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("Umask:"):
+            return int(line.split()[1], 8)
+    return 0o777
+
+
+def spread(directory: Path) -> None:
+    """Ask for its directories to lie far apart on disk, where the file system knows of that.
+
+    ext4 without a journal does not give an inode out again for a minute and more, and searches
+    past all such whenever it makes a file near by: hundreds of short-lived trees in one corner of
+    the disk would cost more time than all that is done in them.
+    """
+    fd = os.open(directory, _DIRECTORY)
+    try:
+        flags = bytearray(8)
+        fcntl.ioctl(fd, _GET_FLAGS, flags)
+        (now,) = struct.unpack_from("i", flags)
+        struct.pack_into("i", flags, 0, now | _TOP_OF_TREES)
+        fcntl.ioctl(fd, _SET_FLAGS, flags)
+    except OSError:
+        pass  # another file system
+    finally:
+        os.close(fd)
 
 
 def disk_usage(top: Path, *, enough_bytes: int) -> int:
@@ -37,34 +73,71 @@ def disk_usage(top: Path, *, enough_bytes: int) -> int:
     total = 0
     stack = [_Visit(first, None)]
     try:
-        while stack:
+        while stack and total <= enough_bytes:
             visit = stack[-1]
             if visit.waiting is None:
                 size, visit.waiting = _measure(visit.fd)
                 total += size
-            if not visit.waiting or total > enough_bytes or len(stack) > _MAX_DEPTH:
-                stack.pop().leave()
+            if visit.waiting:
+                with suppress(OSError):
+                    stack.append(_enter(visit.fd, visit.waiting.pop()))
+                    if len(stack) > _MAX_HELD:
+                        visit.let_go()
                 continue
-            with suppress(OSError):
-                stack.append(_enter(visit.fd, visit.waiting.pop()))
+            if len(stack) > 1:
+                stack[-2].come_back(visit.fd)
+            stack.pop().leave()
+    except _Moved:
+        pass  # by who wants not to be measured, or by chance: the next round sees more
     finally:
         for visit in stack:
             visit.leave()
     return total
 
 
+class _Moved(Exception):
+    """A directory is no longer where the walk came through."""
+
+
 @dataclass(slots=True)
 class _Visit:
     """A directory that a walk is in: its mode if that was changed, and the names still to enter."""
 
-    fd: int
+    fd: int  # -1 while it is let go
     mode: int | None
     waiting: list[str] | None = None
+    inode: tuple[int, int] = (0, 0)
 
     def leave(self) -> None:
+        if self.fd < 0:
+            return
         if self.mode is not None:
             os.fchmod(self.fd, self.mode)
         os.close(self.fd)
+
+    def let_go(self) -> None:
+        """Close it for as long as the walk is below it."""
+        self.inode = _inode(self.fd)
+        os.close(self.fd)
+        self.fd = -1
+
+    def come_back(self, child: int) -> None:
+        """Open it again from a directory in it. Raises _Moved if that lies elsewhere by now."""
+        if self.fd >= 0:
+            return
+        try:
+            fd = os.open("..", _DIRECTORY, dir_fd=child)
+        except OSError:
+            raise _Moved from None
+        if _inode(fd) != self.inode:
+            os.close(fd)
+            raise _Moved
+        self.fd = fd
+
+
+def _inode(fd: int) -> tuple[int, int]:
+    facts = os.fstat(fd)
+    return facts.st_dev, facts.st_ino
 
 
 def _enter(directory: int, name: str) -> _Visit:
@@ -109,51 +182,73 @@ def _force_open(directory: int, name: str) -> tuple[int, int]:
         os.close(handle)
 
 
-def remove_tree(top: Path) -> None:
+def remove_tree(top: Path, *, last: str = "") -> None:
     """Remove a directory and all in it; gone already is success. Raises OSError if some stays.
 
-    Each directory found below is first moved up to the top, so that depth never grows beyond two.
+    Each directory found below that is not empty is first moved up to the top, so that depth never
+    grows beyond two. last: the name of a file in `top` that goes after everything else.
     """
     try:
         root = os.open(top, _DIRECTORY)
     except FileNotFoundError:
         return
     try:
-        serial = _empty(root, root, serial=0)
-        while directories := _directories(root):
-            for name in directories:
+        serial, before = 0, -1
+        while serial != before:  # until nothing was moved up
+            before = serial
+            for name, is_directory in _entries(root):
+                if name == last or _remove_plain(root, name, is_directory=is_directory):
+                    continue
                 serial = _remove_directory(root, name, serial=serial)
+        if last:
+            with suppress(FileNotFoundError):
+                os.unlink(last, dir_fd=root)
     finally:
         os.close(root)
     top.rmdir()
 
 
-def _directories(root: int) -> list[str]:
-    with os.scandir(root) as entries:
-        return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+def _entries(directory: int) -> list[tuple[str, bool]]:
+    """Names, and whether each is a directory."""
+    with os.scandir(directory) as entries:
+        return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+
+
+def _remove_plain(directory: int, name: str, *, is_directory: bool) -> bool:
+    """Remove a file or an empty directory; False if it is a directory with something in it."""
+    if not is_directory:
+        os.unlink(name, dir_fd=directory)
+        return True
+    try:
+        os.rmdir(name, dir_fd=directory)
+    except OSError as error:
+        if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
+            raise
+        return False
+    return True
 
 
 def _remove_directory(root: int, name: str, *, serial: int) -> int:
-    directory, _ = _force_open(root, name)
+    directory = _open_to_change(root, name)
     try:
-        serial = _empty(root, directory, serial=serial)
+        for inner, is_directory in _entries(directory):
+            if not _remove_plain(directory, inner, is_directory=is_directory):
+                serial += 1
+                _move_up(root, directory, inner, serial=serial)
     finally:
         os.close(directory)
     os.rmdir(name, dir_fd=root)
     return serial
 
 
-def _empty(root: int, directory: int, *, serial: int) -> int:
-    """Unlink the files of a directory and move its directories to the root under fresh names."""
-    for name in os.listdir(directory):
-        try:
-            os.unlink(name, dir_fd=directory)
-        except (IsADirectoryError, PermissionError):
-            if directory == root:
-                continue
-            serial += 1
-            _move_up(root, directory, name, serial=serial)
-    return serial
+def _open_to_change(directory: int, name: str) -> int:
+    """A directory of ours, made passable and writable if it is not. Raises OSError."""
+    with suppress(PermissionError):
+        fd = os.open(name, _DIRECTORY, dir_fd=directory)
+        if os.access(f"/proc/self/fd/{fd}", os.W_OK | os.X_OK, effective_ids=True):
+            return fd
+        os.close(fd)
+    return _force_open(directory, name)[0]
 
 
 def _move_up(root: int, directory: int, name: str, *, serial: int) -> None:

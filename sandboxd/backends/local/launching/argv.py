@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 
 GUEST_INSIDE = "/run/sandbox-guest"
 SHARED_INSIDE = "/run/guest"
@@ -25,22 +24,16 @@ _KEPT_CAPABILITIES = (
     "NET_BIND_SERVICE",
     "SYS_CHROOT",
 )
-_OWN_DIRECTORIES = (
-    ("/tmp", 0o1777),  # noqa: S108 - the sandbox's own
-    ("/root", 0o755),
-    ("/home", 0o755),
-    ("/run", 0o755),
-    ("/var", 0o755),
-    ("/var/tmp", 0o1777),  # noqa: S108
-    ("/workspace", 0o777),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlay:
-    """One directory of the image, with what the box writes to it kept apart."""
+    """One directory of a box, with what the box writes to it kept apart.
 
-    source: str
+    sources: what lies under that, the lowest first.
+    """
+
+    sources: Sequence[str]
     upper: str
     work: str
     inside: str
@@ -50,6 +43,7 @@ class Overlay:
 class LaunchPlan:
     """One box, as bubblewrap must see it. Paths are those that bubblewrap's own user can reach.
 
+    Every place inside that something is mounted on is there already.
     own_root: the directory that is `/` itself, None where an overlay is.
     read_only: (source, place inside), shown as they are.
     userns_fd: the user namespace to enter; None makes one that maps the caller alone to root.
@@ -61,7 +55,6 @@ class LaunchPlan:
     own_root: str | None
     overlays: Sequence[Overlay]
     read_only: Sequence[tuple[str, str]]
-    symlinks: Sequence[tuple[str, str]]
     shared: str
     shm_bytes: int
     userns_fd: int | None
@@ -117,18 +110,14 @@ def _namespaces(userns_fd: int | None) -> list[str]:
 
 def _root(plan: LaunchPlan) -> list[str]:
     words = [] if plan.own_root is None else ["--bind", plan.own_root, "/"]
-    words += _overlays(plan.overlays)
-    for target, place in plan.symlinks:
-        words += ["--symlink", target, place]
-    for place, mode in _OWN_DIRECTORIES:
-        words += ["--perms", f"{mode:04o}", "--dir", place]
-    return words
+    return [*words, *_overlays(plan.overlays)]
 
 
 def _overlays(overlays: Sequence[Overlay]) -> list[str]:
     words = []
     for overlay in overlays:
-        words += ["--overlay-src", overlay.source]
+        for source in overlay.sources:
+            words += ["--overlay-src", source]
         words += ["--overlay", overlay.upper, overlay.work, overlay.inside]
     return words
 
@@ -146,17 +135,9 @@ def _system(plan: LaunchPlan) -> list[str]:
 def _shown(plan: LaunchPlan) -> list[str]:
     words = []
     for source, place in plan.read_only:
-        words += [*_parents(place), "--ro-bind", source, place]
+        words += ["--ro-bind", source, place]
     return [
         *words,
         *("--ro-bind", plan.guest, GUEST_INSIDE),
         *("--bind", plan.shared, SHARED_INSIDE),
     ]
-
-
-def _parents(place: str) -> list[str]:
-    """Make what leads to a place passable for every user; bubblewrap alone would copy modes."""
-    words = []
-    for parent in reversed(PurePosixPath(place).parents[:-1]):
-        words += ["--perms", "0755", "--dir", str(parent)]
-    return words

@@ -30,13 +30,18 @@ from sandboxd.backends.local.launching.launcher import (
     read_complaints,
 )
 from sandboxd.backends.local.launching.roots import Root, build_directories, overlays_for
+from sandboxd.backends.local.launching.skeletons import Skeleton, SkeletonShelf
 from sandboxd.backends.protocol import BoxOrder
 from sandboxd.errors import SandboxdError
 from sandboxd.wire.codes import ErrorCode, Fault
 
 _MIB = 1 << 20
-_FIRST_STEP_S = 0.001
+_SURE_SHARE = 0.7  # of the usual time, in which nobody need look whether a guest is there
+_STEP_SHARE = 0.07
+_SHORTEST_STEP_S = 0.0005
 _LONGEST_STEP_S = 0.02
+_REMEMBERED = 8  # makes
+_LONGEST_USUAL_S = 0.2  # one that took seconds says nothing of the next
 
 
 @dataclass(slots=True)
@@ -49,12 +54,17 @@ class Attempt:
 class Maker:
     """Makes boxes of one installation."""
 
-    def __init__(self, launcher: Launcher, shelf: BoxShelf, cgroups: Cgroups) -> None:
+    def __init__(
+        self, launcher: Launcher, shelf: BoxShelf, skeletons: SkeletonShelf, cgroups: Cgroups
+    ) -> None:
         self._launcher = launcher
         self._shelf = shelf
+        self._skeletons = skeletons
         self._cgroups = cgroups
-        self._files = CapacityLimiter(8)
+        self._files = CapacityLimiter(2)  # more would wait for each other's turn in Python
         self._joins = CapacityLimiter(16)
+        self._patience = _Patience()
+        self._shown: dict[Path, str] = {}
 
     async def make(self, order: BoxOrder, root: Root, attempt: Attempt) -> tuple[BoxRecord, int]:
         """Make a box and wait for its guest: its record, and a pidfd of its first process.
@@ -80,7 +90,7 @@ class Maker:
         finally:
             spawned.close()
         try:
-            await _wait_for_guest(places, record, pidfd)
+            await self._patience.wait_for_guest(places, record, pidfd)
         except BaseException:
             os.close(pidfd)
             raise
@@ -95,6 +105,8 @@ class Maker:
                     ErrorCode.BACKEND_UNAVAILABLE,
                     f"the socket path {places.socket} is too long; set a shorter run directory",
                 )
+            for skeleton in root.skeletons:
+                self._skeletons.ready(skeleton)
             build_directories(places, root, owner=self._launcher.stage.first_id)
             self._cgroups.create(record.box_id, order.spec.resources)
         except OSError as error:
@@ -104,19 +116,18 @@ class Maker:
     def _plan(self, places: BoxPlaces, order: BoxOrder, root: Root, fds: LaunchFds) -> LaunchPlan:
         """In the launching thread, the only one that knows the stage."""
         stage = self._launcher.stage
-        home = f"{stage.show(self._shelf.boxes_dir, owned=False)}/{order.box_id}"
+        shown = replace(places, home=Path(self._show(places.home)))
         groups = self._cgroups.binds(order.box_id)
         return LaunchPlan(
             bwrap=stage.bwrap,
             guest=stage.guest,
-            own_root=f"{home}/root" if root.has_own_top else None,
-            overlays=overlays_for(root, home),
+            own_root=None if root.own_top is None else str(shown.root),
+            overlays=overlays_for(root, shown, skeleton_path=self._skeleton_path),
             read_only=[
-                *((layer.source, layer.inside) for layer in root.read_only),
-                *((str(source), inside) for source, inside in groups),
+                *root.read_only,
+                *((self._show(source), inside) for source, inside in groups),
             ],
-            symlinks=root.symlinks,
-            shared=f"{home}/run",
+            shared=str(shown.run),
             shm_bytes=order.spec.resources.memory_mb * _MIB // 2,
             userns_fd=stage.userns_fd,
             seccomp_fd=fds.seccomp,
@@ -124,6 +135,17 @@ class Maker:
             status_fd=fds.status,
             block_fd=fds.block,
         )
+
+    def _skeleton_path(self, skeleton: Skeleton) -> str:
+        return self._show(self._skeletons.directory / self._skeletons.name(skeleton))
+
+    def _show(self, path: Path) -> str:
+        """The path of what lies in one of our own directories, which are never replaced."""
+        shown = self._shown.get(path.parent)
+        if shown is None:
+            shown = self._launcher.stage.show(path.parent, owned=False)
+            self._shown[path.parent] = shown
+        return f"{shown}/{path.name}"
 
     async def _hold(
         self, record: BoxRecord, spawned: Spawned, places: BoxPlaces
@@ -145,6 +167,11 @@ class Maker:
 
     async def _join(self, record: BoxRecord, mark: ProcessMark) -> None:
         """Write down the process, and put it under limits that it was not born under."""
+        note = partial(self._shelf.note_process, record.box_id, mark)
+        entrances = self._cgroups.entrances(record.box_id)
+        if not entrances:
+            await to_thread.run_sync(note, limiter=self._files)
+            return
         failures: list[OSError] = []
 
         def attempt(entrance: Path) -> None:
@@ -154,29 +181,42 @@ class Maker:
                 failures.append(error)
 
         async with create_task_group() as tasks:
-            for entrance in self._cgroups.entrances(record.box_id):
+            for entrance in entrances:
                 tasks.start_soon(
                     partial(to_thread.run_sync, attempt, entrance, limiter=self._joins)
                 )
-            await to_thread.run_sync(self._shelf.write, record, limiter=self._files)
+            await to_thread.run_sync(note, limiter=self._files)
         if failures:
             raise SandboxdError(
                 ErrorCode.START_FAILED, f"it could not be put under its limits: {failures[0]}"
             ) from failures[0]
 
 
-async def _wait_for_guest(places: BoxPlaces, record: BoxRecord, pidfd: int) -> None:
-    """Until the guest answers; its deadline is the caller's. Raises `start_failed`."""
-    assert record.process is not None
-    step_s = _FIRST_STEP_S
-    try:
-        while not await says_hello(places.socket, record.process.pid):
-            if has_ended(pidfd):
-                raise _gave_up(places)
-            await anyio.sleep(step_s)
-            step_s = min(step_s * 1.1, _LONGEST_STEP_S)
-    except NotTheGuest as error:
-        raise SandboxdError(ErrorCode.START_FAILED, str(error)) from error
+class _Patience:
+    """How long a guest usually takes, so that few looks are in vain, and none comes late."""
+
+    def __init__(self) -> None:
+        self._usual_s = 0.0
+
+    async def wait_for_guest(self, places: BoxPlaces, record: BoxRecord, pidfd: int) -> None:
+        """Until the guest answers; its deadline is the caller's. Raises `start_failed`."""
+        assert record.process is not None
+        start = anyio.current_time()
+        step_s = max(self._usual_s * _STEP_SHARE, _SHORTEST_STEP_S)
+        await anyio.sleep(self._usual_s * _SURE_SHARE)
+        try:
+            # To look for the socket costs a tenth of an attempt to connect.
+            while not places.socket.exists() or not await says_hello(
+                places.socket, record.process.pid
+            ):
+                if has_ended(pidfd):
+                    raise _gave_up(places)
+                await anyio.sleep(step_s)
+                step_s = min(step_s * 1.1, _LONGEST_STEP_S)
+        except NotTheGuest as error:
+            raise SandboxdError(ErrorCode.START_FAILED, str(error)) from error
+        taken_s = anyio.current_time() - start
+        self._usual_s += (min(taken_s, _LONGEST_USUAL_S) - self._usual_s) / _REMEMBERED
 
 
 def _gave_up(places: BoxPlaces) -> SandboxdError:

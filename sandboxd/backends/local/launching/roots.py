@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from sandboxd.backends.local.boxes import BoxPlaces
 from sandboxd.backends.local.kernel.trees import make_directory
-from sandboxd.backends.local.launching.argv import Overlay
+from sandboxd.backends.local.launching.argv import GUEST_INSIDE, SHARED_INSIDE, Overlay
+from sandboxd.backends.local.launching.hiding import Files, hidden_below, lay_over
 from sandboxd.backends.local.launching.launcher import Launcher
+from sandboxd.backends.local.launching.skeletons import Skeleton, lay_out
 from sandboxd.backends.local.launching.stage import Stage
 from sandboxd.errors import SandboxdError
 from sandboxd.wire.codes import ErrorCode
 
 HOST_IMAGE = "host"
 _SHARED_WITH_HOST = ("usr", "etc", "opt")
+SHOWN_TOPS = tuple(Path("/") / name for name in _SHARED_WITH_HOST)
 _TOP_NAMES = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 
 # Password hashes have no business inside, whoever may read them outside.
@@ -33,40 +36,52 @@ _SEEDS = {
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One directory of a root, by the path that the box's ids can reach."""
+    """A directory that a box may write to: what lies under its writing, the lowest first.
 
-    source: str
+    sources: paths that the box's ids can reach, and skeletons.
+    """
+
+    sources: tuple[str | Skeleton, ...]
     inside: str
 
     @property
     def name(self) -> str:
         """Its name among the box's own directories."""
-        return self.inside.strip("/") or "image"
+        return self.inside.strip("/") or "top"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Root:
     """The parts of a box's root.
 
-    overlays: writable in effect, what is written goes to the box's own disk. read_only: shown as
-    they are. seeds: files under `/etc` that differ from the image's: name to bytes and mode.
+    own_top: what is built anew for each box at `/`, where no overlay can be; else None.
+    overlays: writable in effect, what is written goes to the box's own disk.
+    read_only: (source, inside), shown as they are.
     """
 
-    has_own_top: bool
-    overlays: tuple[Layer, ...]
-    read_only: tuple[Layer, ...] = ()
-    symlinks: tuple[tuple[str, str], ...] = ()
-    seeds: Mapping[str, tuple[bytes, int]] = field(default_factory=dict)
+    own_top: Skeleton | None = None
+    overlays: tuple[Layer, ...] = ()
+    read_only: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def skeletons(self) -> list[Skeleton]:
+        """Those that must be ready before a box is started on this root."""
+        sources = [source for layer in self.overlays for source in layer.sources]
+        return [source for source in sources if isinstance(source, Skeleton)]
 
 
 class Roots:
     """Finds the root for an image."""
 
-    def __init__(self, launcher: Launcher, host: Root, *, can_overlay: bool) -> None:
+    def __init__(
+        self, launcher: Launcher, host: Root, *, can_overlay: bool, groups: Sequence[str]
+    ) -> None:
+        """groups: where a box sees its control groups."""
         self._launcher = launcher
         self._host = host
         self._can_overlay = can_overlay
+        self._groups = groups
 
     async def find(self, image: str) -> Root:
         """The root of `image`. Raises `image_unavailable`, with the mend."""
@@ -74,39 +89,67 @@ class Roots:
             return self._host
         stage = self._launcher.stage
         return await self._launcher.call(
-            lambda: image_root(stage, image, can_overlay=self._can_overlay)
+            lambda: image_root(stage, image, can_overlay=self._can_overlay, groups=self._groups)
         )
 
 
-def host_root(stage: Stage, *, can_overlay: bool) -> Root:
-    """The root of `image = "host"`: nothing of the host but its programs and their settings."""
-    overlays, read_only, symlinks, notes = [], [], [], []
+def host_root(
+    stage: Stage,
+    *,
+    can_overlay: bool,
+    groups: Sequence[str] = (),
+    hidden: Sequence[Path] = (),
+) -> Root:
+    """The root of `image = "host"`: nothing of the host but its programs and their settings.
+
+    groups: where a box sees its control groups. hidden: what it may not see of all this.
+    """
+    overlays, read_only, symlinks, notes = [], [], {}, []
     tops = [Path("/") / name for name in (*_SHARED_WITH_HOST, *_TOP_NAMES)]
     mounts = _mount_points()
     for top in tops:
         if top.is_symlink():
-            symlinks.append((str(top.readlink()), str(top)))
+            symlinks[str(top)] = str(top.readlink())
         elif top.is_dir():
-            layer = Layer(stage.show(top, owned=False), str(top))
+            source = stage.show(top, owned=False)
             # The stage shows a directory without what is mounted below it; without a stage such
             # a directory cannot be the lower one of an overlay.
             if can_overlay and (stage.first_id is not None or not _has_mount_below(mounts, top)):
-                overlays.append(layer)
+                overlays.append(Layer(_sources(top, source, stage, hidden), str(top)))
             else:
-                read_only.append(layer)
+                read_only.append((source, str(top)))
                 notes.append(f"{top} is read-only inside: it cannot be the base of an overlay")
-    python = _python_layers(stage)
+                notes += [f"{place} can be read inside" for place in hidden_below(top, hidden)]
+    python = _python_prefixes(stage, hidden)
+    read_only += python
+    shown = [layer.inside for layer in overlays] + [inside for _, inside in read_only]
+    top_layout = _mount_points_inside([*shown, *groups], symlinks)
     return Root(
-        has_own_top=True,
-        overlays=tuple(overlays),
-        read_only=(*read_only, *python),
-        symlinks=tuple(symlinks),
-        seeds=_host_seeds(stage) if any(layer.inside == "/etc" for layer in overlays) else {},
-        notes=(*notes, python_note(python)),
+        own_top=None if can_overlay else top_layout,
+        overlays=(Layer((top_layout,), "/"), *overlays) if can_overlay else (),
+        read_only=tuple(read_only),
+        notes=(*notes, python_note(inside for _, inside in python)),
     )
 
 
-def image_root(stage: Stage, image: str, *, can_overlay: bool) -> Root:
+def _sources(
+    top: Path, source: str, stage: Stage, hidden: Sequence[Path]
+) -> tuple[str | Skeleton, ...]:
+    over = lay_over(top, hidden, _settings(stage) if top == Path("/etc") else {})
+    return (source,) if over is None else (source, over)
+
+
+def _mount_points_inside(
+    directories: Iterable[str], symlinks: Mapping[str, str] | None = None
+) -> Skeleton:
+    return lay_out(
+        directories=["/proc", "/dev", SHARED_INSIDE, *directories],
+        files=[GUEST_INSIDE],
+        symlinks=symlinks,
+    )
+
+
+def image_root(stage: Stage, image: str, *, can_overlay: bool, groups: Sequence[str] = ()) -> Root:
     """The root of an unpacked image. Raises `image_unavailable`, with the mend."""
     path = Path(image)
     if not path.is_absolute():
@@ -130,66 +173,64 @@ def image_root(stage: Stage, image: str, *, can_overlay: bool) -> Root:
             f"its file system cannot map owners ({error.strerror}): "
             f"`chown -R` a copy so that its root is user {stage.first_id}",
         ) from error
-    return Root(has_own_top=False, overlays=(Layer(shown, "/"),))
+    # The image lies over the skeleton: what it has itself is as it has it.
+    return Root(overlays=(Layer((_mount_points_inside(groups), shown), "/"),))
 
 
 def build_directories(places: BoxPlaces, root: Root, *, owner: int | None) -> None:
     """Make the directories a box writes to, owned by its root. Blocking. Raises OSError."""
+    if root.own_top is not None:
+        root.own_top.build(places.root, owner=owner)
     own = [places.run]
-    if root.has_own_top:
-        make_directory(places.root, mode=0o755)
-        own.append(places.root)
-    for directory in (places.upper(""), places.work("")):
-        make_directory(directory, mode=0o755)
     for layer in root.overlays:
         for path in (places.upper(layer.name), places.work(layer.name)):
             make_directory(path, mode=0o755)
             own.append(path)
-    for name, (data, mode) in root.seeds.items():
-        path = places.upper("etc") / name
-        path.write_bytes(data)
-        path.chmod(mode)
-        own.append(path)
     if owner is not None:
         for path in own:
             os.chown(path, owner, owner)
 
 
-def overlays_for(root: Root, home: str) -> list[Overlay]:
-    """A root's overlays for the box at `home`, as its ids reach it."""
+def overlays_for(
+    root: Root, places: BoxPlaces, *, skeleton_path: Callable[[Skeleton], str]
+) -> list[Overlay]:
+    """A root's overlays, all by the paths that the box's ids reach."""
     return [
         Overlay(
-            source=layer.source,
-            upper=f"{home}/upper/{layer.name}",
-            work=f"{home}/work/{layer.name}",
+            sources=[
+                skeleton_path(source) if isinstance(source, Skeleton) else source
+                for source in layer.sources
+            ],
+            upper=str(places.upper(layer.name)),
+            work=str(places.work(layer.name)),
             inside=layer.inside,
         )
         for layer in root.overlays
     ]
 
 
-def python_note(python: Iterable[Layer]) -> str:
+def python_note(places: Iterable[str]) -> str:
     """Which Python is `python3` inside, in words for `doctor`."""
-    places = [layer.inside for layer in python]
-    if places:
-        return f"python: the daemon's own is shown inside at {', '.join(places)}"
+    if shown := ", ".join(places):
+        return f"python: the daemon's own is shown inside at {shown}"
     if _is_system(sys.prefix):
         return f"python: the daemon's own, {sys.executable}, is the system's"
     return "python: the daemon's own cannot be shown inside; /usr/bin/python3 serves"
 
 
-def _python_layers(stage: Stage) -> list[Layer]:
+def _python_prefixes(stage: Stage, hidden: Sequence[Path]) -> list[tuple[str, str]]:
     """The daemon's environment and the Python it is made from, at their own paths."""
-    layers = []
-    prefixes = {str(Path(prefix)): None for prefix in (sys.base_prefix, sys.prefix)}
-    for prefix in prefixes:
+    shown = []
+    for prefix in {str(Path(prefix)): None for prefix in (sys.base_prefix, sys.prefix)}:
         if _is_system(prefix) or len(PurePosixPath(prefix).parts) < 3:
             continue
-        shown = _show_python(stage, Path(prefix))
-        if shown is None:
+        if hidden_below(Path(prefix), hidden):
             return []
-        layers.append(Layer(shown, prefix))
-    return layers
+        source = _show_python(stage, Path(prefix))
+        if source is None:
+            return []
+        shown.append((source, prefix))
+    return shown
 
 
 def _show_python(stage: Stage, prefix: Path) -> str | None:
@@ -209,10 +250,11 @@ def _is_system(prefix: str) -> bool:
     return PurePosixPath(prefix).parts[1:2] in {(name,) for name in _SHARED_WITH_HOST}
 
 
-def _host_seeds(stage: Stage) -> dict[str, tuple[bytes, int]]:
-    seeds = {name: (data, 0o644) for name, data in _SEEDS.items()}
-    masked = {name: (b"", 0o600) for name in _MASKED if _opens(Path("/etc") / name, stage)}
-    return seeds | masked
+def _settings(stage: Stage) -> Files:
+    """What lies over the host's `/etc`: the sandbox's own name, and blanks for secrets."""
+    own = {f"/{name}": (data, 0o644) for name, data in _SEEDS.items()}
+    masked = {f"/{name}": (b"", 0o600) for name in _MASKED if _opens(Path("/etc") / name, stage)}
+    return own | masked
 
 
 def _opens(path: Path, stage: Stage) -> bool:

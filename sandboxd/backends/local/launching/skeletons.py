@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
@@ -35,13 +33,13 @@ class Skeleton:
     directories: Mapping[str, int]
     symlinks: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, tuple[bytes, int]] = field(default_factory=dict)
+    name: str = field(init=False)  # another one for whatever is laid out differently
 
-    @property
-    def name(self) -> str:
-        """Different for whatever is laid out differently."""
+    def __post_init__(self) -> None:
+        """Name it after its content."""
         parts = (self.directories, self.symlinks, self.files)
         text = repr([sorted(part.items()) for part in parts])
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        object.__setattr__(self, "name", hashlib.sha256(text.encode()).hexdigest()[:16])
 
     def build(self, top: Path, *, owner: int | None) -> None:
         """Lay it out in `top`, which must not be there, owned by `owner`. Raises OSError."""
@@ -59,8 +57,8 @@ class Skeleton:
 
 def lay_out(
     *,
-    directories: Iterable[str],
-    files: Iterable[str],
+    directories: Sequence[str],
+    files: Sequence[str],
     symlinks: Mapping[str, str] | None = None,
 ) -> Skeleton:
     """A root with these places to mount directories and files on.
@@ -96,22 +94,25 @@ class SkeletonShelf:
             os.chown(self.directory, -1, self._owner)
         self.directory.chmod(0o700 if self._owner is None else 0o710)
 
-    def ready(self, skeleton: Skeleton) -> str:
-        """Build it unless it is there; its name below `directory`. Raises OSError."""
-        name = f"{skeleton.name}-{self._owner or 0}"
-        if not (self.directory / name).is_dir():
-            self._build(skeleton, name)
-        return name
+    def name(self, skeleton: Skeleton) -> str:
+        """Its name below `directory`, whether or not it is there."""
+        return f"{skeleton.name}-{self._owner or 0}"
 
-    def _build(self, skeleton: Skeleton, name: str) -> None:
+    def ready(self, skeleton: Skeleton) -> None:
+        """Build it unless it is there. Raises OSError."""
+        place = self.directory / self.name(skeleton)
+        if place.is_dir():
+            return
         # Whole or not at all: a half of one would be taken for it after a crash.
-        draft = self.directory / f".{name}-{os.urandom(4).hex()}"
+        draft = self.directory / f".draft-{os.urandom(4).hex()}"
         try:
             skeleton.build(draft, owner=self._owner)
-            with suppress(FileExistsError):
-                draft.rename(self.directory / name)
+            draft.rename(place)
+        except OSError:
+            if not place.is_dir():  # else another box needed it at the same time
+                raise
         finally:
-            shutil.rmtree(draft, ignore_errors=True)
+            remove_tree(draft)
 
     def clear(self) -> None:
         """Remove them all; only when no box is left that may stand on one."""

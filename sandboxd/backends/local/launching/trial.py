@@ -58,7 +58,7 @@ def _layer(stage: Stage, boxes_dir: Path, home: Path) -> Overlay:
             os.chown(home / name, stage.first_id, stage.first_id)
     shown = Path(stage.show(boxes_dir, owned=False)) / home.name
     return Overlay(
-        source=stage.show(Path("/usr"), owned=False),
+        sources=[stage.show(Path("/usr"), owned=False)],
         upper=f"{shown}/upper",
         work=f"{shown}/work",
         inside="/usr",

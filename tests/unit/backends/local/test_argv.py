@@ -10,9 +10,8 @@ PLAN = LaunchPlan(
     bwrap="/b/bwrap",
     guest="/b/guest",
     own_root="/d/root",
-    overlays=[Overlay(source="/usr", upper="/d/upper/usr", work="/d/work/usr", inside="/usr")],
+    overlays=[Overlay(sources=["/usr"], upper="/d/upper-usr", work="/d/work-usr", inside="/usr")],
     read_only=[("/srv/a/.venv", "/srv/a/.venv")],
-    symlinks=[("usr/bin", "/bin")],
     shared="/d/run",
     shm_bytes=1024,
     userns_fd=5,
@@ -61,13 +60,16 @@ def test_no_memory_can_be_filled_through_dev() -> None:
     assert has(words, "--size", "1024", "--tmpfs", "/dev/shm", "--remount-ro", "/dev")
 
 
-def test_an_image_is_the_root_itself() -> None:
-    layer = Overlay(source="/i", upper="/d/upper/image", work="/d/work/image", inside="/")
+def test_layers_of_a_root_are_named_from_the_lowest_up() -> None:
+    layer = Overlay(sources=["/s", "/i"], upper="/d/upper-top", work="/d/work-top", inside="/")
     words = bwrap_argv(replace(PLAN, own_root=None, overlays=[layer]))
     assert "/d/root" not in words
-    assert has(words, "--overlay-src", "/i", "--overlay", "/d/upper/image", "/d/work/image", "/")
+    assert has(
+        words,
+        *("--overlay-src", "/s", "--overlay-src", "/i"),
+        *("--overlay", "/d/upper-top", "/d/work-top", "/"),
+    )
 
 
-def test_what_leads_to_a_shown_directory_is_passable_for_all() -> None:
-    words = bwrap_argv(PLAN)
-    assert has(words, "--perms", "0755", "--dir", "/srv/a", "--ro-bind", "/srv/a/.venv")
+def test_nothing_is_made_inside_but_by_mounting() -> None:
+    assert not {"--dir", "--symlink", "--file"} & set(bwrap_argv(PLAN))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,19 +23,38 @@ MARK = ProcessMark(pid=1, start_ticks=2, pid_ns=3, boot_id="b")
 def shelf(tmp_path: Path) -> BoxShelf:
     (tmp_path / "state" / "boxes").mkdir(parents=True)
     (tmp_path / "run").mkdir()
-    return BoxShelf(tmp_path / "state", tmp_path / "run")
+    return BoxShelf(tmp_path / "state", tmp_path / "run", tag="t")
 
 
 def test_a_record_is_read_as_it_was_written(shelf: BoxShelf) -> None:
     shelf.create(RECORD)
     assert shelf.read("box-a") == RECORD
-    shelf.write(replace(RECORD, process=MARK))
+    shelf.note_process("box-a", MARK)
     assert shelf.read("box-a") == replace(RECORD, process=MARK)
+
+
+def test_a_process_that_was_half_written_down_is_none(shelf: BoxShelf) -> None:
+    log = shelf.create(RECORD).log
+    shelf.note_process("box-a", MARK)
+    os.truncate(log, log.stat().st_size - 4)
+    assert shelf.read("box-a") == RECORD
+
+
+def test_the_short_way_leads_to_the_box_and_goes_with_the_shelf(
+    shelf: BoxShelf, tmp_path: Path
+) -> None:
+    shelf.open()
+    places = shelf.create(RECORD)
+    assert places.shared.resolve() == places.run.resolve()
+    shelf.open()
+    shelf.close()
+    shelf.close()
+    assert list((tmp_path / "run").iterdir()) == []
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"box_id": "box-a"}', "\0\0\0"])
 def test_a_broken_record_is_remains_and_no_crash(shelf: BoxShelf, text: str) -> None:
-    shelf.create(RECORD).record.write_text(text)
+    shelf.create(RECORD).log.write_text(text)
     assert shelf.read("box-a") is None
     assert shelf.list_ids() == ["box-a"]
 

@@ -18,6 +18,10 @@ def base(tmp_path: Path) -> Path:
     level.mkdir()
     (level / "cgroup.controllers").write_text("cpu memory pids")
     (level / "cgroup.subtree_control").write_text("")
+    box = level / "box"
+    box.mkdir()
+    for name in ("memory.max", "memory.swap.max", "pids.max", "cpu.max"):
+        (box / name).touch()  # the kernel's part
     return tmp_path
 
 
@@ -46,6 +50,12 @@ def test_readings_come_from_the_groups_own_files(base: Path) -> None:
     readings = groups.read("box")
     assert (readings.cpu_s, readings.memory_bytes, readings.oom_kills) == (2.5, 100, 2)
     assert readings.memory_peak_bytes is None
+
+
+def test_a_kernel_that_does_not_count_swap_is_fine(base: Path) -> None:
+    (base / "level" / "box" / "memory.swap.max").unlink()
+    CgroupsV2(base, "level").create("box", Resources())
+    assert not (base / "level" / "box" / "memory.swap.max").exists()
 
 
 def test_a_group_that_is_gone_reads_as_nothing(base: Path) -> None:

@@ -63,7 +63,8 @@ def test_ordinary_calls_are_allowed(machine: Architecture) -> None:
     looked_at = {
         *machine.denied.values(),
         *(machine.clone, machine.clone3, machine.unshare),
-        *(machine.personality, machine.ioctl, machine.socket),
+        *(machine.personality, machine.ioctl, machine.socket, machine.socketpair),
+        *(machine.prlimit64, machine.setpriority, machine.ioprio_set, *machine.scheduling),
     }
     for number in set(range(460)) - looked_at:
         assert verdict(machine, number) == ALLOW
@@ -108,3 +109,31 @@ def test_sockets_of_common_families_alone(machine: Architecture) -> None:
 def test_personality_may_be_asked_for_and_not_made_odd(machine: Architecture) -> None:
     assert verdict(machine, machine.personality, 0xFFFFFFFF) == ALLOW
     assert verdict(machine, machine.personality, 0x0400000) == refused(errno.EPERM)
+
+
+@MACHINES
+def test_limits_are_set_for_oneself_and_asked_of_anybody(machine: Architecture) -> None:
+    pointer, high_half = 0x7FFF_0000, 0x7FFF_0000_0000
+    assert verdict(machine, machine.prlimit64, 0, 7, pointer, pointer) == ALLOW
+    assert verdict(machine, machine.prlimit64, 1, 7, 0, pointer) == ALLOW
+    for new_limit in (pointer, high_half):
+        assert verdict(machine, machine.prlimit64, 1, 7, new_limit) == refused(errno.EPERM)
+    # A name is 32 bits wide: its high half does not make it another one.
+    assert verdict(machine, machine.prlimit64, 1 << 32, 7, pointer) == ALLOW
+
+
+@MACHINES
+def test_priorities_are_set_for_oneself_alone(machine: Architecture) -> None:
+    for number, user in ((machine.setpriority, 2), (machine.ioprio_set, 3)):
+        assert verdict(machine, number, user - 2, 0, 5) == ALLOW
+        assert verdict(machine, number, user - 2, 1, 19) == refused(errno.EPERM)
+        assert verdict(machine, number, user, 0, 19) == refused(errno.EPERM)
+    for number in machine.scheduling:
+        assert verdict(machine, number, 0, 5) == ALLOW
+        assert verdict(machine, number, 1, 5) == refused(errno.EPERM)
+
+
+@MACHINES
+def test_pairs_of_sockets_are_local_ones(machine: Architecture) -> None:
+    assert verdict(machine, machine.socketpair, 1, 1, 0) == ALLOW
+    assert verdict(machine, machine.socketpair, 30, 1, 0) == refused(errno.EAFNOSUPPORT)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from sandboxd.backends.local.kernel.trees import disk_usage, remove_tree
+from sandboxd.backends.local.kernel.trees import disk_usage, remove_tree, spread
 
 NO_END = 1 << 62
 
@@ -43,6 +45,34 @@ def test_unreadable_directories_are_removed(tmp_path: Path) -> None:
     closed.parent.chmod(0o500)
     remove_tree(tmp_path / "top")
     assert not (tmp_path / "top").exists()
+
+
+def test_a_directory_has_its_mode_whatever_the_umask(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; "
+        "from sandboxd.backends.local.kernel.trees import make_directory; "
+        "make_directory(Path(sys.argv[1]), mode=0o755); "
+        "make_directory(Path(sys.argv[2]), mode=0o1777)"
+    )
+    plain, sticky = tmp_path / "plain", tmp_path / "sticky"
+    subprocess.run([sys.executable, "-c", code, plain, sticky], check=True, umask=0o077)
+    assert plain.stat().st_mode & 0o7777 == 0o755
+    assert sticky.stat().st_mode & 0o7777 == 0o1777
+
+
+def test_the_label_goes_last_and_with_the_rest(tmp_path: Path) -> None:
+    top = tmp_path / "top"
+    (top / "full" / "inner").mkdir(parents=True)
+    (top / "full" / "inner" / "file").touch()
+    (top / "label").touch()
+    remove_tree(top, last="label")
+    assert not top.exists()
+
+
+def test_a_tree_is_spread_where_that_is_possible_and_left_alone_elsewhere(tmp_path: Path) -> None:
+    for directory in (tmp_path, Path("/dev/shm")):
+        spread(directory)
+        assert directory.is_dir()
 
 
 def test_links_are_removed_and_never_followed(tmp_path: Path) -> None:
@@ -97,3 +127,24 @@ def test_usage_of_a_deep_tree_holds_few_descriptors(tmp_path: Path) -> None:
     assert disk_usage(tmp_path, enough_bytes=NO_END) > 0
     assert open_descriptors() == before
     remove_tree(tmp_path / "d")
+
+
+def test_what_lies_deeper_than_any_path_is_measured_with_few_descriptors(tmp_path: Path) -> None:
+    top = tmp_path / "top"
+    top.mkdir()
+    make_deep(top, 1000)
+    here = os.open(top, os.O_RDONLY)
+    for level in range(1000):
+        below = os.open("d", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+        if level in {10, 500, 999}:
+            file = os.open("file", os.O_WRONLY | os.O_CREAT, dir_fd=here)
+            os.write(file, b"x" * 1_000_000)
+            os.fsync(file)
+            os.close(file)
+    os.close(here)
+    before = open_descriptors()
+    assert disk_usage(top, enough_bytes=NO_END) > 3_000_000
+    assert open_descriptors() == before
+    remove_tree(top)

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// failingListener fails a few times before it accepts.
+type failingListener struct {
+	net.Listener
+	failures []error
+}
+
+func (l *failingListener) Accept() (net.Conn, error) {
+	if len(l.failures) > 0 {
+		err := l.failures[0]
+		l.failures = l.failures[1:]
+		return nil, err
+	}
+	ours, theirs := net.Pipe()
+	theirs.Close()
+	return ours, nil
+}
+
+func TestNoShortageEndsTheListener(t *testing.T) {
+	l := patientListener{&failingListener{failures: []error{syscall.ENOSPC, syscall.EMFILE, syscall.ENOMEM}}}
+	conn, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.Close()
+}
+
+func TestAClosedListenerEnds(t *testing.T) {
+	closed := fmt.Errorf("accept: %w", net.ErrClosed)
+	if _, err := (patientListener{&failingListener{failures: []error{closed}}}).Accept(); !errors.Is(err, net.ErrClosed) {
+		t.Fatal(err)
+	}
+}
+
+func TestSignalsWithoutAHandlerAreIgnoredByTheGuestAlone(t *testing.T) {
+	g := startGuest(t)
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", g.cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, number := range unhandledSignals {
+		if ignoredSignals(status)&(1<<(number-1)) == 0 {
+			t.Errorf("signal %d is not ignored", number)
+		}
+	}
+	if said := string(g.sh("grep SigIgn /proc/self/status").Stdout.Head); !strings.Contains(said, "SigIgn:\t0000000000000000") {
+		t.Errorf("a command ignores signals: %s", said)
+	}
+}

@@ -1,0 +1,55 @@
+"""Makes single boxes, and opens the lines to their guests. Knows no stock and no queue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import anyio
+from anyio.abc import ByteStream
+
+from sandboxd.backends.protocol import Backend, BoxOrder, BoxRef
+from sandboxd.errors import SandboxdError
+from sandboxd.guest.client import Guest
+from sandboxd.model.template import BoxSpec
+from sandboxd.pool.stock import Box
+from sandboxd.telemetry.metrics import Metrics
+from sandboxd.wire.codes import ErrorCode
+
+_MAKE_S = 300.0  # a make that takes longer has failed
+
+
+class Workshop:
+    """One pool's. labels: what marks every box of this installation."""
+
+    def __init__(self, backend: Backend, *, labels: Mapping[str, str], metrics: Metrics) -> None:
+        self._backend = backend
+        self._labels = labels
+        self._metrics = metrics
+
+    async def make(self, box: Box, spec: BoxSpec) -> float:
+        """Make a box that is in the book already: it has `ref` and `guest` then. Returns seconds.
+
+        Raises as `Backend.make`, and `start_failed` when it takes too long. Cancelled: what there
+        is of it is found at the next start.
+        """
+        marks = {"pool": box.pool, "fingerprint": box.fingerprint}
+        order = BoxOrder(box_id=box.box_id, spec=spec, labels={**self._labels, **marks})
+        began = anyio.current_time()
+        try:
+            with anyio.fail_after(_MAKE_S):
+                box.ref = await self._backend.make(order)
+        except TimeoutError as error:
+            detail = f"no box within {_MAKE_S:.0f} s"
+            raise SandboxdError(ErrorCode.START_FAILED, detail) from error
+        box.guest = self.guest(box.ref)
+        took_s = anyio.current_time() - began
+        self._metrics.make_seconds.labels(self._backend.name).observe(took_s)
+        return took_s
+
+    def guest(self, ref: BoxRef) -> Guest:
+        """A line to the guest of a box; connects when it is used."""
+
+        async def connect() -> ByteStream:
+            return await self._backend.connect(ref)
+
+        return Guest(connect)
