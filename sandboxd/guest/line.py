@@ -94,7 +94,7 @@ def guest_failure(body: bytes) -> SandboxdError:
 
 
 class Line:
-    """Requests to one guest over at most two kept connections; more are opened as needed.
+    """Requests to one guest over at most four kept connections; more are opened as needed.
 
     Concurrent calls are fine: each has a connection of its own. There is no task here and no
     deadline: an idle connection's age is checked when it is about to be used, and callers bound
