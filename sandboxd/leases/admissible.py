@@ -15,6 +15,17 @@ from sandboxd.wire.codes import ErrorCode
 _BOUNDED = ("cpu", "memory_mb", "pids", "disk_mb")
 
 
+def check_user(user: str, capabilities: Capabilities) -> None:
+    """Raises `not_supported` for a second user where boxes have one alone."""
+    if user not in {"", "0", "root"} and not capabilities.other_users:
+        raise SandboxdError(
+            ErrorCode.NOT_SUPPORTED,
+            f"user {user!r}: boxes here have one user alone, root inside; "
+            "run the daemon as root, or lease without `user`",
+            details={"field": "user"},
+        )
+
+
 async def check_spec(
     spec: BoxSpec, *, template: BoxSpec, templates: Iterable[BoxSpec], capabilities: Capabilities
 ) -> None:

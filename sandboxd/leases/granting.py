@@ -14,7 +14,7 @@ import structlog
 
 from sandboxd.errors import SandboxdError
 from sandboxd.guest.line import GuestLost
-from sandboxd.leases.admissible import check_spec
+from sandboxd.leases.admissible import check_spec, check_user
 from sandboxd.leases.back_office import CALL_S, GUEST_GRACE_S, BackOffice
 from sandboxd.leases.endings import Endings
 from sandboxd.leases.tenancy import Tenancy
@@ -45,11 +45,12 @@ class Granting:
         """Grant a lease, waiting for a box if `order.wait`; says also whether it is a new one.
 
         Raises `capacity` (not served in time, or the queue is full), `shutting_down`, `conflict`,
-        `sandbox_lost` for a box that died while it was granted, what `check_spec` raises for one
-        that differs from its template, and whatever making a box raises.
+        `sandbox_lost` for a box that died while it was granted, what `check_user` and `check_spec`
+        raise, and whatever making a box raises.
         Cancelled: the place is lost, or kept a minute for the idempotency key; what was granted
         to nobody is released.
         """
+        check_user(order.terms.user, self._office.backend.capabilities())
         if order.terms.cold_because:
             await self._check_spec(order)
         tenancy = await self._known(order, owner=owner)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
@@ -23,6 +24,13 @@ def http(daemon: RunningDaemon) -> Iterator[httpx.Client]:
     """A caller."""
     with httpx.Client(base_url=daemon.url, timeout=30) as client:
         yield client
+
+
+@pytest.fixture
+def can(http: httpx.Client) -> dict[str, Any]:
+    """What this daemon's backend declares that it can do."""
+    told: dict[str, Any] = http.get("/v1/version").json()
+    return {**told["capabilities"], "limits": told["limits"]}
 
 
 @pytest.fixture

@@ -261,6 +261,6 @@ def test_a_reader_that_takes_nothing_for_30_seconds_is_dropped(sandbox: Speaker)
         sandbox.stream("yes | head -c 300M", exec_id="dropped") as stream,
     ):
         assert next(stream)["type"] == "started"
-        ended = Speaker(patient, sandbox.path).ended("dropped", within_s=60)
+        ended = Speaker(patient, sandbox.path).ended("dropped", within_s=80)
         assert (ended["stdout_bytes"], ended["stdout_truncated"]) == (300 << 20, True)
     assert any(event["type"] == "gap" for event in sandbox.events("dropped"))

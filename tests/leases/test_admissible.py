@@ -9,7 +9,7 @@ import pytest
 
 from sandboxd.backends.protocol import Capabilities
 from sandboxd.errors import SandboxdError
-from sandboxd.leases.admissible import check_spec
+from sandboxd.leases.admissible import check_spec, check_user
 from sandboxd.model.template import BoxSpec, Resources
 from sandboxd.wire.codes import ErrorCode
 
@@ -97,3 +97,13 @@ async def test_a_template_may_promise_more_than_the_machine_has() -> None:
     await check_spec(
         replace(large, image="host"), template=large, templates=[large], capabilities=capabilities()
     )
+
+
+def test_a_second_user_is_refused_where_boxes_have_one() -> None:
+    one = capabilities()
+    for user in ("", "0", "root"):
+        check_user(user, one)
+    with pytest.raises(SandboxdError) as caught:
+        check_user("1000", one)
+    assert caught.value.code is ErrorCode.NOT_SUPPORTED
+    check_user("1000", replace(one, other_users=True))
