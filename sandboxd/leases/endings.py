@@ -98,7 +98,7 @@ class Endings:
             self._office.metrics.faults.labels(end.fault, end.code).inc()
 
     async def _finish(self, tenancy: Tenancy) -> None:
-        """After the end: last readings, the record, the box, and the record once more."""
+        """After the end: last readings, the record, and the box."""
         box, gone = tenancy.box, None
         if box is not None:
             await self._last_readings(tenancy)
@@ -117,7 +117,9 @@ class Endings:
         if tenancy.lease.state is LeaseState.ENDING:
             tenancy.change(state=LeaseState.ENDED)
             tenancy.rest()
-            await self._record(tenancy)
+            # That the box is gone need not be written: whoever reads `ending` looks for the box.
+            if not tenancy.recorded.is_set():
+                await self._record(tenancy)
         tenancy.gone.set()
 
     async def _last_readings(self, tenancy: Tenancy) -> None:

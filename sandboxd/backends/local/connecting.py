@@ -58,10 +58,11 @@ async def says_hello(path: Path, pid: int) -> bool:
         return False
     connection = AsyncConnection(AnyioStream(stream))
     try:
-        response = await connection.request("GET", "/v1/hello", [(b"host", b"guest")])
-        await response.read(limit=_HELLO_BYTES)
+        status, _, _ = await connection.exchange(
+            "GET", "/v1/hello", [(b"host", b"guest")], limit=_HELLO_BYTES
+        )
     except ConnectionLost:
         return False
     finally:
         await connection.aclose()
-    return response.status == 200
+    return status == 200
