@@ -17,6 +17,7 @@ from sandboxd.model.ids import new_id
 from sandboxd.wire.codes import ErrorCode
 
 HEAD_S = 30.0
+SILENT_S = 320.0  # for a connection opened ahead of need: callers are promised at least 300
 MAX_HEAD_BYTES = 64 << 10
 _SHARE_OF_DESCRIPTORS = 0.75  # the rest is for guests, the store and boxes in the making
 
@@ -29,6 +30,7 @@ class GuardedConnection(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._silent = True
         self._in_head = False
         self._head_bytes = 0
         self._head_due: asyncio.TimerHandle | None = None
@@ -39,7 +41,7 @@ class GuardedConnection(HttpToolsProtocol):
         if len(self.connections) > most_connections():
             transport.abort()
         else:
-            self._expect_head()
+            self._expect_head(SILENT_S)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Let go of the clock."""
@@ -58,6 +60,9 @@ class GuardedConnection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Feed the parser; then see whether the peer still owes us a head."""
+        if self._silent:
+            self._silent = False
+            self._stop_clock()
         super().data_received(data)
         if self._in_head:
             self._head_bytes += len(data)
@@ -68,7 +73,7 @@ class GuardedConnection(HttpToolsProtocol):
         # Bytes of no request, and those behind an answered one, are a head that never comes.
         cycle: RequestResponseCycle | None = self.cycle
         if cycle is None or cycle.response_complete:
-            self._expect_head()
+            self._expect_head(HEAD_S)
         else:
             self._stop_clock()
 
@@ -85,9 +90,9 @@ class GuardedConnection(HttpToolsProtocol):
         self.transport.write(head.encode() + body)
         self.transport.close()
 
-    def _expect_head(self) -> None:
+    def _expect_head(self, within_s: float) -> None:
         if self._head_due is None and not self.transport.is_closing():
-            self._head_due = self.loop.call_later(HEAD_S, self.transport.abort)
+            self._head_due = self.loop.call_later(within_s, self.transport.abort)
 
     def _stop_clock(self) -> None:
         if self._head_due is not None:

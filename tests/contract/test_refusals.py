@@ -206,7 +206,9 @@ def test_a_terminal_is_refused_and_nothing_is_run(sandbox: Speaker) -> None:
     assert sandbox.get("/execs").json()["execs"] == []
 
 
-def test_a_lease_whose_files_or_workdir_cannot_be_is_the_callers_fault(http: httpx.Client) -> None:
+def test_a_lease_whose_files_or_workdir_cannot_be_is_the_callers_fault(
+    http: httpx.Client, can: dict[str, Any]
+) -> None:
     """The agent has not acted yet: a refusal here must never count against it."""
     for fields in (
         {"workdir": "/proc/nope"},
@@ -215,7 +217,8 @@ def test_a_lease_whose_files_or_workdir_cannot_be_is_the_callers_fault(http: htt
         {"user": "nobody-of-this-name"},
     ):
         response = http.post("/v1/sandboxes", json={"template": "python", **fields})
-        assert response.status_code == 422, response.text
+        refused = 501 if "user" in fields and not can["other_users"] else 422
+        assert response.status_code == refused, response.text
         body = response.json()
         assert (body["fault"], body["mask"]) == ("client", True)
 

@@ -30,6 +30,7 @@ def anyio_backend() -> str:
 @pytest.fixture(autouse=True)
 def _short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "HEAD_S", 0.3)
+    monkeypatch.setattr(connections, "SILENT_S", 0.9)
 
 
 async def slow_hello(scope: Scope, receive: Receive, send: Send) -> None:
