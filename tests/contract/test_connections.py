@@ -132,15 +132,18 @@ def test_input_that_is_cut_is_taken_up_at_its_offset(
     assert errors(daemon) == []
 
 
+_ONE_PLACE = {"template": "user", "user": "root"}  # a pool of its own, on every machine
+
+
 def test_a_caller_who_leaves_the_queue_is_given_nothing(http: httpx.Client) -> None:
     """LC-01 in small: what comes free later is not leased to nobody."""
     http.patch("/v1/pools/user", json={"max": 1})
-    holder = http.post("/v1/sandboxes", json={"template": "user"}).json()["id"]
+    holder = http.post("/v1/sandboxes", json=_ONE_PLACE).json()["id"]
     with (
         httpx.Client(base_url=http.base_url, timeout=0.3) as hasty,
         pytest.raises(httpx.ReadTimeout),
     ):
-        hasty.post("/v1/sandboxes", json={"template": "user", "run_id": "left"})
+        hasty.post("/v1/sandboxes", json={**_ONE_PLACE, "run_id": "left"})
     http.delete(f"/v1/sandboxes/{holder}", params={"wait_s": 10})
     eventually(
         lambda: http.get("/v1/sandboxes?run_id=left").json()["sandboxes"] == [],
