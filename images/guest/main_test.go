@@ -28,6 +28,8 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	// Whoever tests may have folders on the PATH that the guest's user may not read.
+	os.Setenv("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
 	os.Exit(m.Run())
 }
 
