@@ -24,6 +24,7 @@ from sandboxd.backends.local.kernel.trees import make_directory
 from sandboxd.errors import SandboxdError
 from sandboxd.wire.codes import ErrorCode
 
+_MOST_TRIES = 20
 _MAX_PASSING = 64  # images that are on the stage at once
 _SYSTEM = ("usr", "etc", "lib", "lib32", "lib64", "libx32")
 _Key = tuple[int, int, bool]  # device, inode, owned
@@ -255,6 +256,23 @@ def _copy_readable(source: Path, target: Path) -> None:
             (target / entry.name).chmod(0o755)
 
 
+def _make_below_shared(path: Path, mode: int) -> None:
+    """Make a directory whose parent other installations share, and take away once it is empty:
+    theirs may go in the very moment before ours comes.
+    """
+    for tries_left in reversed(range(_MOST_TRIES)):
+        try:
+            if not path.parent.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.parent.chmod(0o755)
+            path.mkdir(mode=mode, exist_ok=True)
+        except (FileNotFoundError, FileExistsError):  # pathlib looks again, and it is gone
+            if tries_left == 0:
+                raise
+        else:
+            return
+
+
 def open_run_dir(run_dir: Path | None, installation: str) -> Path:
     """The short directory of this installation's sockets, made if need be.
 
@@ -262,10 +280,7 @@ def open_run_dir(run_dir: Path | None, installation: str) -> Path:
     """
     path = run_dir or default_run_dir(installation)
     mode = 0o711 if os.geteuid() == 0 else 0o700
-    if not path.parent.exists():
-        path.parent.mkdir(parents=True)
-        path.parent.chmod(0o755)
-    path.mkdir(mode=mode, exist_ok=True)
+    _make_below_shared(path, mode)
     facts = path.lstat()
     if facts.st_uid != os.geteuid() or path.is_symlink():
         raise SandboxdError(
