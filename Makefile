@@ -12,7 +12,7 @@ PYTHON ?= python3
 STARTERS := $(PYTHON) python3 /usr/bin/python3 /usr/local/bin/python3 python3.14 python3.13 python3.12 python3.11 python3.10 python3.9
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-python test-serial test-go test-long soak cover lint types fmt arch bench docs guest sync-client clean distclean ci
+.PHONY: help setup demo test test-python test-serial test-again test-go test-long soak cover lint types fmt arch bench docs guest sync-client clean distclean ci
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -33,6 +33,10 @@ test-python: setup
 # pytest's 5 stands for "no test was chosen", which is no failure here: all may run in parallel.
 test-serial: setup
 	$(PYTEST) -m "$(DEFAULT_MARKS) and serial" $(ARGS) || [ $$? -eq 5 ]
+
+test-again: setup ## what failed last, once more, and then what `make test` had not come to
+	$(PYTEST) --lf --lfnf=none -m "$(DEFAULT_MARKS) and not serial" $(ARGS) || [ $$? -eq 5 ]
+	$(MAKE) test-serial test-go
 
 test-go: setup
 	$(PY) scripts/build_guest.py -- vet ./...

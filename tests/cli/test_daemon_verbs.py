@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -67,7 +67,10 @@ async def serving(*argv: str) -> AsyncIterator[tuple[Process, str]]:
 
 def store_of(daemon: int) -> Path:
     """The lease store that a daemon has open."""
-    opened = {link.readlink() for link in Path(f"/proc/{daemon}/fd").iterdir()}
+    opened = set()
+    for link in Path(f"/proc/{daemon}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed while we looked
+            opened.add(link.readlink())
     (store,) = {path for path in opened if path.name == "leases.db"}
     return store
 
