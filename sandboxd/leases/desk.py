@@ -20,6 +20,7 @@ from sandboxd.leases.book import Book
 from sandboxd.leases.endings import Endings
 from sandboxd.leases.granting import Granting
 from sandboxd.leases.tenancy import Tenancy
+from sandboxd.leases.terms import too_long
 from sandboxd.model.lease import Lease, LeaseState, Phase
 from sandboxd.wire.codes import EndReason, ErrorCode
 
@@ -129,11 +130,7 @@ class Desk:
         if timeout_s is None or timeout_s == -1:
             timeout_s = terms.max_timeout_s
         if timeout_s > terms.max_timeout_s:
-            raise SandboxdError(
-                ErrorCode.BAD_REQUEST,
-                f"timeout_s {timeout_s:g} is over max_timeout_s {terms.max_timeout_s:g}",
-                details={"field": "timeout_s", "max_timeout_s": terms.max_timeout_s},
-            )
+            raise too_long(timeout_s, terms.max_timeout_s)
         async with tenancy.renewing:
             check_leased(tenancy)
             hard_at = anyio.current_time() + timeout_s

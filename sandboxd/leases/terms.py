@@ -59,7 +59,7 @@ def resolve(wish: LeaseWish, templates: Mapping[str, Template]) -> LeaseOrder:
     if timeout_s == -1:
         timeout_s = template.max_timeout_s
     if timeout_s > template.max_timeout_s:
-        raise too_long(timeout_s, template)
+        raise too_long(timeout_s, template.max_timeout_s)
     idle_s = template.idle_timeout_s if wish.idle_timeout_s is None else wish.idle_timeout_s
     terms = LeaseTerms(
         template=template.name,
@@ -90,12 +90,12 @@ def resolve(wish: LeaseWish, templates: Mapping[str, Template]) -> LeaseOrder:
     )
 
 
-def too_long(timeout_s: float, template: Template) -> SandboxdError:
+def too_long(timeout_s: float, most_s: float) -> SandboxdError:
     """A life that the template does not allow."""
     return SandboxdError(
         ErrorCode.BAD_REQUEST,
-        f"timeout_s {timeout_s:g} is over the template's max_timeout_s {template.max_timeout_s:g}",
-        details={"field": "timeout_s", "max_timeout_s": template.max_timeout_s},
+        f"timeout_s {timeout_s:g} is over the template's max_timeout_s {most_s:g}",
+        details={"field": "timeout_s", "max_timeout_s": most_s},
     )
 
 
