@@ -24,6 +24,9 @@ __all__ = [
     "BoxRef",
     "Capabilities",
     "Death",
+    "Image",
+    "ImageState",
+    "Images",
     "LimitKind",
     "OwnedBox",
     "Readings",
@@ -46,8 +49,8 @@ class Capabilities:
     networks: frozenset[str]  # of "none", "internet", "allow"
     runtimes: frozenset[str] = frozenset()
     images: str = ""  # what an `image` may be, in words
-    # What a caller may name beside the images of templates: names as they are, and folders below
-    # which an image may lie. None: whatever there is.
+    # What a caller may name beside the images of templates: patterns of names (`*` for anything),
+    # and folders below which an image may lie. None: whatever there is.
     caller_images: tuple[str, ...] | None = None
     most: Resources | None = None  # what the machine has in all, where it is one machine
     other_users: bool = False  # commands and files as another user, chown
@@ -105,6 +108,45 @@ class Readings:
     oom_kills: int | None = None
 
 
+class ImageState(StrEnum):
+    """Where an image is."""
+
+    PRESENT = "present"
+    PULLING = "pulling"
+    FAILED = "failed"  # the last attempt to get it did
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    """An image as this machine has it. None where a fact cannot be had.
+
+    used_at: Unix seconds of its last box. in_use: boxes of it that exist. error: of the last pull.
+    """
+
+    reference: str
+    state: ImageState
+    digest: str | None = None
+    size_bytes: int | None = None
+    used_at: float | None = None
+    in_use: int = 0
+    error: str = ""
+
+
+class Images(Protocol):
+    """What boxes are made of, where the backend keeps it itself."""
+
+    async def list_images(self) -> list[Image]:
+        """What is here, is coming, or failed to come; by reference."""
+        ...
+
+    async def prefetch(self, reference: str) -> Image:
+        """Have an image ready before its first box. Present already is success; asked twice at
+        once it comes once. Raises `image_unavailable`, `disk_full`, `backend_unavailable`.
+        Cancelled: others who wait for it still get it.
+        """
+        ...
+
+
 class Backend(Protocol):
     """A maker of boxes. Entered once per daemon as an async context manager by its `open_…()`.
 
@@ -114,6 +156,7 @@ class Backend(Protocol):
     """
 
     name: str
+    images: Images | None  # None: images are kept by somebody else, and nothing is known of them
 
     def capabilities(self) -> Capabilities:
         """What it can do here. Probed when it was opened; does no I/O."""

@@ -32,6 +32,15 @@ class Network:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """A folder of the machine that boxes see. Only templates have them, so the operator vouches."""
+
+    source: str
+    target: str
+    read_only: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSettings:
     """How much stock a pool keeps: `max` counts everything that exists, in whatever state."""
 
@@ -52,6 +61,8 @@ class BoxSpec:
     kernels: tuple[str, ...] = ()
     setup: tuple[str, ...] = ()
     pull: Pull = "missing"
+    mounts: tuple[Mount, ...] = ()
+    shm_mb: int = 0  # of /dev/shm, which counts as memory; 0: half of the memory
 
     def fingerprint(self) -> str:
         """Changes with anything that makes warm stock of the old spec unfit."""

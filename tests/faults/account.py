@@ -32,7 +32,7 @@ from anyio import to_thread
 
 from sandboxd.backends.local import LocalSettings
 from sandboxd.backends.local.boxes import parse_documents
-from sandboxd.backends.local.kernel.processes import ProcessMark, open_pidfd
+from sandboxd.kernel.processes import ProcessMark, open_pidfd
 from sandboxd_client import AsyncSandboxd, SandboxdError
 from tests.faults.clients import Caller
 from tests.faults.ledger import Ledger

@@ -34,6 +34,7 @@ class FakeBackend:
     """Boxes in memory. Enter it by `open_fake`; `faults` scripts what goes wrong."""
 
     name = _NAME
+    images = None
 
     def __init__(self, settings: FakeSettings, group: TaskGroup) -> None:
         self.faults = Faults()

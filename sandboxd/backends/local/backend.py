@@ -11,11 +11,8 @@ import anyio
 from anyio import to_thread
 from anyio.abc import ByteStream
 
+from sandboxd.backends.deaths import forged
 from sandboxd.backends.local.boxes import BoxRecord, BoxShelf
-from sandboxd.backends.local.connecting import NotTheGuest, connect_guest, is_our_own
-from sandboxd.backends.local.deaths import forged
-from sandboxd.backends.local.kernel.cgroups import Cgroups
-from sandboxd.backends.local.kernel.processes import ProcessMark, has_ended, open_pidfd
 from sandboxd.backends.local.launching.making import Attempt, Maker
 from sandboxd.backends.local.launching.roots import Roots
 from sandboxd.backends.local.living import LivingBox, Roster
@@ -29,6 +26,9 @@ from sandboxd.backends.protocol import (
     Readings,
 )
 from sandboxd.errors import SandboxdError
+from sandboxd.guest.proven import NotTheGuest, connect_guest, is_our_own
+from sandboxd.kernel.cgroups import Cgroups
+from sandboxd.kernel.processes import ProcessMark, has_ended, open_pidfd
 from sandboxd.model.template import BoxSpec
 from sandboxd.wire.codes import ErrorCode
 
@@ -41,6 +41,7 @@ class LocalBackend:
     """Boxes on this machine. Made by `open_local` alone."""
 
     name = NAME
+    images = None
 
     def __init__(
         self,

@@ -10,11 +10,11 @@ from __future__ import annotations
 import anyio
 from anyio import CapacityLimiter, to_thread
 
+from sandboxd.backends.deaths import over_disk
 from sandboxd.backends.local.boxes import BoxShelf
-from sandboxd.backends.local.deaths import over_disk
-from sandboxd.backends.local.kernel.cgroups import Cgroups
-from sandboxd.backends.local.kernel.trees import disk_usage
 from sandboxd.backends.local.living import LivingBox, Roster
+from sandboxd.kernel.cgroups import Cgroups
+from sandboxd.kernel.trees import disk_usage
 
 # Boxes are looked at in turns, so that a thousand of them do not keep a core busy all at once.
 _TURNS = 10

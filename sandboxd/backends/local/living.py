@@ -15,18 +15,18 @@ from anyio import to_thread
 from anyio.abc import TaskGroup
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
+from sandboxd.backends.deaths import Evidence, judge, rebooted
 from sandboxd.backends.local.boxes import BoxRecord, BoxShelf
-from sandboxd.backends.local.deaths import Evidence, judge, rebooted
-from sandboxd.backends.local.kernel.cgroups import Cgroups
-from sandboxd.backends.local.kernel.processes import (
+from sandboxd.backends.local.launching.launcher import OuterBwrap, read_complaints
+from sandboxd.backends.protocol import Death, Readings
+from sandboxd.kernel.cgroups import Cgroups
+from sandboxd.kernel.processes import (
     boot_id,
     ended,
     has_ended,
     kill,
     open_pidfd,
 )
-from sandboxd.backends.local.launching.launcher import OuterBwrap, read_complaints
-from sandboxd.backends.protocol import Death, Readings
 
 _REPORT_PATIENCE_S = 2  # for bubblewrap to write down the exit code, after the death
 _TOLD_AT_ONCE = 256

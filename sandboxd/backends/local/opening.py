@@ -16,8 +16,6 @@ from anyio import to_thread
 from sandboxd.backends.local.backend import LocalBackend
 from sandboxd.backends.local.boxes import BoxShelf
 from sandboxd.backends.local.disk_watch import DiskWatch
-from sandboxd.backends.local.kernel.cgroups import Cgroups, find_cgroups
-from sandboxd.backends.local.kernel.seccomp import filter_for_this_machine
 from sandboxd.backends.local.launching.launcher import open_launcher
 from sandboxd.backends.local.launching.making import Maker
 from sandboxd.backends.local.launching.roots import SHOWN_TOPS, Root, Roots, host_root
@@ -34,6 +32,8 @@ from sandboxd.backends.local.machine import whole_machine
 from sandboxd.backends.protocol import Capabilities, LimitKind
 from sandboxd.errors import SandboxdError
 from sandboxd.guest.binary import guest_binary
+from sandboxd.kernel.cgroups import Cgroups, find_cgroups
+from sandboxd.kernel.seccomp import filter_for_this_machine
 from sandboxd.wire.codes import ErrorCode
 
 _INSTALLATION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\Z")

@@ -10,16 +10,16 @@ import anyio
 from anyio import CapacityLimiter, to_thread
 
 from sandboxd.backends.local.boxes import BoxShelf
-from sandboxd.backends.local.kernel.cgroups import Cgroups
-from sandboxd.backends.local.kernel.processes import (
+from sandboxd.backends.local.launching.launcher import OuterBwrap
+from sandboxd.backends.local.living import LivingBox, Roster, reap
+from sandboxd.errors import SandboxdError
+from sandboxd.kernel.cgroups import Cgroups
+from sandboxd.kernel.processes import (
     ended,
     has_ended,
     kill,
     pid_namespace,
 )
-from sandboxd.backends.local.launching.launcher import OuterBwrap
-from sandboxd.backends.local.living import LivingBox, Roster, reap
-from sandboxd.errors import SandboxdError
 from sandboxd.wire.codes import ErrorCode
 
 _DYING_S = 10.0  # for a killed namespace to be gone

@@ -13,9 +13,9 @@ import anyio
 import pytest
 
 from sandboxd.backends.local import LocalBackend
-from sandboxd.backends.local.kernel.seccomp import AARCH64, X86_64
 from sandboxd.backends.protocol import BoxRef
 from sandboxd.errors import SandboxdError
+from sandboxd.kernel.seccomp import AARCH64, X86_64
 from sandboxd.wire.codes import ErrorCode, Fault
 from tests.integration.local.conftest import Run, order, sh
 

@@ -12,10 +12,10 @@ import anyio
 import pytest
 
 from sandboxd.backends.local import LocalBackend, LocalSettings, open_local
-from sandboxd.backends.local.kernel.trees import disk_usage
 from sandboxd.backends.protocol import BoxRef
 from sandboxd.errors import SandboxdError
 from sandboxd.guest import GuestLost
+from sandboxd.kernel.trees import disk_usage
 from sandboxd.model.command import ExecRecord
 from sandboxd.wire.codes import EndReason, ErrorCode, Fault, Outcome
 from tests.integration.local.conftest import Run, dispose_all, order, sh

@@ -12,14 +12,6 @@ import anyio
 from anyio import CapacityLimiter, create_task_group, to_thread
 
 from sandboxd.backends.local.boxes import MAX_SOCKET_PATH_BYTES, BoxPlaces, BoxRecord, BoxShelf
-from sandboxd.backends.local.connecting import NotTheGuest, says_hello
-from sandboxd.backends.local.kernel.cgroups import Cgroups
-from sandboxd.backends.local.kernel.processes import (
-    ProcessMark,
-    has_ended,
-    mark_process,
-    open_pidfd,
-)
 from sandboxd.backends.local.launching.argv import LaunchPlan, bwrap_argv
 from sandboxd.backends.local.launching.launcher import (
     Launcher,
@@ -33,6 +25,14 @@ from sandboxd.backends.local.launching.roots import Root, build_directories, ove
 from sandboxd.backends.local.launching.skeletons import Skeleton, SkeletonShelf
 from sandboxd.backends.protocol import BoxOrder
 from sandboxd.errors import SandboxdError
+from sandboxd.guest.proven import NotTheGuest, says_hello
+from sandboxd.kernel.cgroups import Cgroups
+from sandboxd.kernel.processes import (
+    ProcessMark,
+    has_ended,
+    mark_process,
+    open_pidfd,
+)
 from sandboxd.wire.codes import ErrorCode, Fault
 
 _MIB = 1 << 20

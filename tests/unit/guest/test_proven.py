@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.backends.local.connecting import is_our_own
+from sandboxd.guest.proven import is_our_own
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS])

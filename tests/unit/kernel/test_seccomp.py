@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from sandboxd.backends.local.kernel.seccomp import AARCH64, X86_64, Architecture, build_filter
+from sandboxd.kernel.seccomp import AARCH64, X86_64, Architecture, build_filter
 
 ALLOW = 0x7FFF0000
 KILL = 0x80000000

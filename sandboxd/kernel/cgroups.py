@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from sandboxd.backends.local.kernel.trees import make_directory
+from sandboxd.kernel.trees import make_directory
 from sandboxd.model.template import Resources
 
 _PERIOD_US = 100_000
