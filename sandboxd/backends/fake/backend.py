@@ -19,6 +19,7 @@ from sandboxd.backends.protocol import (
     BoxRef,
     Capabilities,
     Death,
+    Images,
     LimitKind,
     OwnedBox,
     Readings,
@@ -34,7 +35,7 @@ class FakeBackend:
     """Boxes in memory. Enter it by `open_fake`; `faults` scripts what goes wrong."""
 
     name = _NAME
-    images = None
+    images: Images | None = None
 
     def __init__(self, settings: FakeSettings, group: TaskGroup) -> None:
         self.faults = Faults()

@@ -22,6 +22,7 @@ from sandboxd.backends.protocol import (
     BoxRef,
     Capabilities,
     Death,
+    Images,
     OwnedBox,
     Readings,
 )
@@ -41,7 +42,7 @@ class LocalBackend:
     """Boxes on this machine. Made by `open_local` alone."""
 
     name = NAME
-    images = None
+    images: Images | None = None
 
     def __init__(
         self,
