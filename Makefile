@@ -12,10 +12,10 @@ PYTHON ?= python3
 STARTERS := $(PYTHON) python3 /usr/bin/python3 /usr/local/bin/python3 python3.14 python3.13 python3.12 python3.11 python3.10 python3.9
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-python test-serial test-again test-go test-long soak cover lint types fmt arch bench docs guest sync-client clean distclean ci
+.PHONY: help setup demo test test-python test-serial test-again test-go test-long test-docker test-docker-long docker-inside soak cover images lint types fmt arch bench docs guest sync-client clean distclean ci
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
 
 setup: ## make .venv with everything, the guest built; does nothing when nothing changed
 	@for python in $(STARTERS); do \
@@ -45,6 +45,17 @@ test-go: setup
 test-long: setup ## the tests that take more than a few seconds each
 	$(PYTEST) -m "slow and not docker and not kubernetes" --timeout 600 -o faulthandler_timeout=900 $(ARGS) || [ $$? -eq 5 ]
 
+test-docker: setup ## the tests that need a container engine: they start their own (ARGS="-k name")
+	$(PY) -m tests.support.engine -- $(MAKE) --no-print-directory docker-inside DOCKER_MARKS="docker and not slow" DOCKER_S=60
+
+test-docker-long: setup ## those of them that take more than a few seconds each
+	$(PY) -m tests.support.engine -- $(MAKE) --no-print-directory docker-inside DOCKER_MARKS="docker and slow" DOCKER_S=600
+
+# Run by the two above, beside their engine.
+docker-inside:
+	$(PYTEST) -n $(JOBS) -m "$(DOCKER_MARKS) and not serial" --timeout $(DOCKER_S) $(ARGS) || [ $$? -eq 5 ]
+	$(PYTEST) -m "$(DOCKER_MARKS) and serial" --timeout $(DOCKER_S) $(ARGS) || [ $$? -eq 5 ]
+
 soak: setup ## rollouts over a daemon that is killed again and again, and the account (ARGS="--rounds 50 --seed 7")
 	$(PY) -m tests.faults.account $(ARGS)
 
@@ -69,6 +80,9 @@ types: setup ## mypy, strict; the SDK also as macOS and Windows see it
 
 arch: setup ## the walls: import contracts, house rules, generated files and pages in step
 	$(PYTEST) -q tests/architecture
+
+images: setup ## build the images `base` and `python` into the engine (ARGS="--root DIR" for local)
+	@$(PY) -m scripts.images $(ARGS)
 
 bench: setup ## the table of docs/performance.md, measured here and now
 	$(PY) -m scripts.bench $(ARGS)

@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic_core import to_json
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from sandboxd.api.problems import problem_body
 from sandboxd.errors import SandboxdError
@@ -19,6 +20,7 @@ from sandboxd.wire.codes import ErrorCode
 HEAD_S = 30.0
 SILENT_S = 320.0  # for a connection opened ahead of need: callers are promised at least 300
 MAX_HEAD_BYTES = 64 << 10
+FAREWELL_S = 2.0  # for a WebSocket's peer to take the rest and close in turn
 _SHARE_OF_DESCRIPTORS = 0.75  # the rest is for guests, the store and boxes in the making
 
 
@@ -64,6 +66,8 @@ class GuardedConnection(HttpToolsProtocol):
             self._silent = False
             self._stop_clock()
         super().data_received(data)
+        if self.transport.get_protocol() is not self:
+            return  # it is a WebSocket now, with bounds of its own
         if self._in_head:
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
@@ -76,6 +80,15 @@ class GuardedConnection(HttpToolsProtocol):
             self._expect_head(HEAD_S)
         else:
             self._stop_clock()
+
+    def handle_websocket_upgrade(self) -> None:
+        """Let the connection become a WebSocket, unless an answer is still due on it."""
+        self._stop_clock()
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            self.transport.abort()
+        else:
+            super().handle_websocket_upgrade()
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what is no HTTP with a problem, as every other error."""
@@ -98,6 +111,58 @@ class GuardedConnection(HttpToolsProtocol):
         if self._head_due is not None:
             self._head_due.cancel()
             self._head_due = None
+
+
+class GuardedWebSocket(WebSocketsSansIOProtocol):
+    """A caller's WebSocket. A peer that takes nothing any more never keeps the connection open.
+
+    `scope["state"]["gone"]` is an event that is set when the connection is lost: an application
+    that holds input back does not hear of it otherwise.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.close_timeout = FAREWELL_S
+        self._gone = asyncio.Event()
+        self._cut: asyncio.TimerHandle | None = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Let go of the clock."""
+        super().connection_lost(exc)
+        self._gone.set()
+        if self._cut is not None:
+            self._cut.cancel()
+
+    def shutdown(self) -> None:
+        """Say goodbye (1012: come back in a moment) as the daemon stops."""
+        super().shutdown()
+        self._cut_soon()
+
+    def keepalive_timeout(self) -> None:
+        """No pong came in time. Where input is held back it cannot have come: ask again."""
+        if not self.read_paused:
+            super().keepalive_timeout()
+            self._cut_soon()
+        else:
+            self.pong_timer = self.pending_ping_payload = None
+            self.schedule_ping()
+
+    async def run_asgi(self) -> None:
+        """Run the application; what it leaves unsent is not waited for without end."""
+        self.scope["state"]["gone"] = self._gone
+        await super().run_asgi()
+        self._cut_soon()
+
+    async def send(self, message: Any) -> None:
+        """ASGI. A refusal is a handshake too, and no error to log when it is all that was sent."""
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body" and self.close_sent:
+            self.handshake_complete = True
+
+    def _cut_soon(self) -> None:
+        # A graceful close waits until everything is taken, which may be never.
+        if self._cut is None and not self.disconnected:
+            self._cut = self.loop.call_later(FAREWELL_S, self.transport.abort)
 
 
 def most_connections() -> int:

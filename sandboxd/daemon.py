@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import structlog
@@ -36,6 +36,9 @@ from sandboxd.state_dir import StateDir, hold_state_dir
 from sandboxd.telemetry.logs import set_up_logs
 from sandboxd.telemetry.metrics import Metrics
 from sandboxd.wire.codes import ErrorCode
+
+if TYPE_CHECKING:  # a backend is loaded only if it is the one
+    from sandboxd.backends.docker import DockerSettings
 
 log = structlog.get_logger(__name__)
 
@@ -173,6 +176,7 @@ class Daemon:
             commands=rooms.commands,
             shells=rooms.shells,
             files=rooms.files,
+            prefetcher=rooms.prefetcher,
             sweeper=rooms.sweeper,
             clear=partial(rooms.clear, reopen=True),
             templates=self._settings.templates,
@@ -254,6 +258,10 @@ def _backend(settings: Settings, state_dir: StateDir) -> AbstractAsyncContextMan
                     hidden=hidden_files(settings),
                 )
             )
+        case "docker":
+            from sandboxd.backends.docker import open_docker
+
+            return open_docker(docker_settings(settings, state_dir))
         case "fake":
             from sandboxd.backends.fake import FakeSettings, open_fake
 
@@ -261,8 +269,39 @@ def _backend(settings: Settings, state_dir: StateDir) -> AbstractAsyncContextMan
         case kind:
             raise SandboxdError(
                 ErrorCode.NOT_SUPPORTED,
-                f"backend {kind!r} is not part of this version: use local",
+                f"backend {kind!r} is not part of this version: use local or docker",
             )
+
+
+def docker_settings(settings: Settings, state_dir: StateDir) -> DockerSettings:
+    """What the docker backend is opened with."""
+    from sandboxd.backends.docker import DockerSettings
+    from sandboxd.backends.docker.imaging import ImageSettings, Login
+
+    options = settings.backend.docker
+    return DockerSettings(
+        state_dir=state_dir.path,
+        run_dir=settings.backend.run_dir,
+        installation=state_dir.installation,
+        host=options.host,
+        guest=options.guest,
+        starting=options.starting,
+        ready_timeout_s=options.ready_timeout_s,
+        disk_every_s=options.disk_every_s,
+        network=options.network,
+        images=ImageSettings(
+            directory=state_dir.path / "docker",
+            installation=state_dir.installation,
+            logins={
+                host: Login(username=login.username, password_file=login.password_file)
+                for host, login in options.images.registries.items()
+            },
+            disk_mb=options.images.disk_mb,
+            pulls_per_registry=options.images.pulls_per_registry,
+            stall_s=options.images.stall_s,
+        ),
+        allow_images=options.images.allow_images,
+    )
 
 
 def hidden_files(settings: Settings) -> tuple[Path, ...]:

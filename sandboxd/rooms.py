@@ -29,6 +29,7 @@ from sandboxd.model.lease import LeaseState
 from sandboxd.model.template import Template
 from sandboxd.pool.disposer import Disposer
 from sandboxd.pool.house import House
+from sandboxd.pool.prefetcher import Prefetcher
 from sandboxd.pool.sweeper import Sweeper
 from sandboxd.pool.warm_pool import WarmPool
 from sandboxd.telemetry.metrics import Metrics
@@ -79,6 +80,9 @@ class Rooms:
         self.commands = Commands(self.desk, foundation.metrics)
         self.shells = Shells(self.desk)
         self.files = Files(self.desk)
+        self.prefetcher = Prefetcher(foundation.backend.images, tasks)
+        if foundation.backend.images is not None:
+            foundation.backend.images.wanted_by(self._wanted_images)
 
     def open_pool(self, template: Template) -> WarmPool:
         """A pool whose loop does not run yet."""
@@ -127,6 +131,14 @@ class Rooms:
             for pool in standing:
                 pool.reopen()
         return left
+
+    def _wanted_images(self) -> Mapping[str, bool]:
+        wanted: dict[str, bool] = {}
+        for pool in self.house.pools.values():
+            image, stocked = pool.template.spec.image, pool.settings.ready > 0
+            if not pool.retired:
+                wanted[image] = wanted.get(image, False) or stocked
+        return wanted
 
     def _end(self, tenancy: Tenancy) -> None:
         """Whoever waits was answered by `close`; one that is being claimed is ended right after."""

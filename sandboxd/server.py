@@ -9,12 +9,15 @@ from collections.abc import Iterator
 import uvicorn
 from starlette.types import ASGIApp
 
-from sandboxd.connections import GuardedConnection
+from sandboxd.connections import GuardedConnection, GuardedWebSocket
 from sandboxd.errors import SandboxdError
 from sandboxd.wire.codes import ErrorCode
 
 BACKLOG = 2048
 _IDLE_S = 320  # promised to callers: at least 300
+_PING_S = 20.0  # proxies cut what is silent for 30 s or 60 s
+_PONG_S = 60.0  # a slow reader has our ping behind megabytes of its output
+_MAX_MESSAGE_BYTES = (1 << 20) + 1  # a frame of the guest's protocol and its kind
 _DRAIN_S = 5  # calls in flight at the end get so long; their commands live on
 
 
@@ -36,7 +39,11 @@ def build_server(app: ASGIApp) -> Server:
             app,
             http=GuardedConnection,
             proxy_headers=False,
-            ws="none",
+            ws=GuardedWebSocket,
+            ws_max_size=_MAX_MESSAGE_BYTES,
+            ws_ping_interval=_PING_S,
+            ws_ping_timeout=_PONG_S,
+            ws_per_message_deflate=False,  # streams are never compressed
             lifespan="off",
             log_config=None,
             access_log=False,  # request lines may hold tokens

@@ -7,10 +7,15 @@ all tasks wait, so that hours take milliseconds.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import trio.testing
+
+from tests.support.engine import engine_for_tests, missing
 
 Loop = tuple[str, dict[str, Any]]
 
@@ -36,3 +41,25 @@ def anyio_backend(request: pytest.FixtureRequest) -> Loop:
     if request.node.get_closest_marker("virtual_time") is not None:
         return jumping_loop()
     return asyncio_loop()
+
+
+@dataclass(frozen=True, slots=True)
+class EngineHost:
+    """A running container engine of the tests' own, and the image that it holds for them."""
+
+    host: str
+    image: str
+
+
+@pytest.fixture(scope="session")
+def engine_host() -> Iterator[EngineHost]:
+    """One engine for all tests that leave it as they found it; others start one of their own.
+
+    Where none can be had the tests are skipped, but never in CI.
+    """
+    if (gap := missing()) and not os.environ.get("SANDBOXD_TEST_ENGINE"):
+        if os.environ.get("CI") == "true":
+            pytest.fail(gap)
+        pytest.skip(gap)
+    with engine_for_tests() as (host, image):
+        yield EngineHost(host, image)

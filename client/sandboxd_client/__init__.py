@@ -55,6 +55,7 @@ from sandboxd_client.events import Ended, ExecEvent, Gap, Started, Stderr, Stdou
 from sandboxd_client.options import CommandOptions, FileContent, LeaseOptions
 from sandboxd_client.records import (
     FileInfo,
+    ImageInfo,
     LeaseEnd,
     PoolInfo,
     QueuePlace,
@@ -96,6 +97,7 @@ __all__ = [
     "Files",
     "Forbidden",
     "Gap",
+    "ImageInfo",
     "ImageUnavailable",
     "Internal",
     "KernelBusy",

@@ -117,6 +117,25 @@ class PoolInfo(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ImageInfo(Record):
+    """An image as the machine of the sandboxes has it.
+
+    state: present, pulling or failed. used_at: when the last sandbox was made of it, in Unix
+    seconds. in_use: sandboxes of it that exist. error: why the last attempt to get it failed.
+    progress: how far it has come, for people.
+    """
+
+    reference: str = ""
+    state: str = ""
+    digest: str | None = None
+    size_bytes: int | None = None
+    used_at: float | None = None
+    in_use: int = 0
+    error: str = ""
+    progress: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TemplateInfo(Record):
     """A named kind of sandbox; `raw` has all its settings."""
 

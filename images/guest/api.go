@@ -22,6 +22,8 @@ func (g *guest) routes() http.Handler {
 		})
 	}
 	handle("GET /v1/hello", g.hello)
+	handle("POST /v1/setup", g.postSetup)
+	handle("POST /v1/ready", g.postReady)
 	handle("POST /v1/claim", g.postClaim)
 	handle("POST /v1/renew", g.postRenew)
 	handle("POST /v1/kill", g.postKill)
@@ -32,6 +34,7 @@ func (g *guest) routes() http.Handler {
 	handle("GET /v1/execs/{id}/output", g.getOutput)
 	handle("POST /v1/execs/{id}/stdin", g.postStdin)
 	handle("POST /v1/execs/{id}/signal", g.postSignal)
+	handle("POST /v1/execs/{id}/resize", g.postResize)
 	handle("GET /v1/execs/{id}/attach", g.attach)
 	handle("POST /v1/shells", g.postShell)
 	handle("GET /v1/shells", g.listShells)
@@ -47,6 +50,9 @@ func (g *guest) routes() http.Handler {
 	handle("POST /v1/files/move", g.moveFile)
 	handle("GET /v1/files/archive", g.getArchive)
 	handle("PUT /v1/files/archive", g.putArchive)
+	handle("GET /v1/ports/{port}", g.openPort)
+	handle("PUT /v1/listeners", g.putListeners)
+	handle("GET /v1/accept", g.accept)
 	handle("/", func(_ http.ResponseWriter, r *http.Request) error {
 		return fail("not_found", "there is no %s %s", r.Method, r.URL.Path)
 	})
@@ -61,10 +67,11 @@ func (g *guest) hello(w http.ResponseWriter, _ *http.Request) error {
 	}
 	writeJSON(w, 200, map[string]any{
 		"protocol":      protocolNumber,
-		"protocols":     []int{protocolNumber},
+		"protocols":     []int{olderProtocol, protocolNumber},
 		"version":       version,
 		"boot_id":       g.bootID,
 		"lease_id":      leaseID,
+		"ready":         g.isReady(),
 		"life_left_s":   g.lifeLeft(),
 		"uptime_s":      float64(bootNow()-g.startedAt) / 1e9,
 		"execs_running": running,

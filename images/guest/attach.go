@@ -101,10 +101,17 @@ func (g *guest) takeFrames(e *Exec, from *bufio.Reader) {
 			e.stdin.takeFrame(payload)
 		case frameJSON:
 			var order struct {
-				Signal string `json:"signal"`
+				Signal string        `json:"signal"`
+				Resize *terminalSize `json:"resize"`
 			}
-			if json.Unmarshal(payload, &order) == nil && order.Signal != "" {
+			if json.Unmarshal(payload, &order) != nil {
+				continue
+			}
+			if order.Signal != "" {
 				_, _ = g.signal(e, order.Signal)
+			}
+			if order.Resize != nil && order.Resize.check() == nil {
+				_ = e.resize(*order.Resize)
 			}
 		}
 	}
@@ -118,7 +125,13 @@ func (s *stdin) takeFrame(data []byte) {
 	if _, closed := s.state(); closed {
 		return
 	}
-	if len(data) == 0 || s.put(data) != nil {
+	var err error
+	if len(data) == 0 {
+		err = s.finish()
+	} else {
+		err = s.put(data)
+	}
+	if err != nil {
 		s.close()
 	}
 }

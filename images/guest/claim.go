@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"path"
 	"syscall"
 )
@@ -38,13 +39,18 @@ type claim struct {
 
 var unclaimed = claim{workdir: "/"}
 
-// settings are the claim's, or those of a guest that nobody claimed yet.
+// settings are the claim's, or the set-up's, or those of a guest that has heard of neither.
 func (g *guest) settings() *claim {
-	if c := g.currentClaim(); c != nil {
-		return c
+	g.lifeMu.Lock()
+	defer g.lifeMu.Unlock()
+	switch {
+	case g.claim != nil:
+		return g.claim
+	case g.setup != nil:
+		return g.setup
 	}
 	c := unclaimed
-	c.user = g.own
+	c.user = g.usual
 	return &c
 }
 
@@ -83,15 +89,16 @@ func (g *guest) take(r *claimRequest) error {
 		}
 		return fail("conflict", "the box is claimed by another lease").with("lease_id", g.claim.leaseID)
 	}
-	c := &claim{leaseID: r.LeaseID, env: r.Env, workdir: path.Clean("/" + r.Workdir), user: g.own,
-		dropCaps: r.Capabilities == "none"}
-	if r.User != "" {
-		a, p := findAccount(r.User)
-		if p != nil {
-			return p
-		}
-		c.user = a
+	if g.setup != nil {
+		return fail("conflict", "the box is still being set up")
 	}
+	// Asked for anew: the set-up may have changed the user's groups.
+	user, problem := findAccount(cmp.Or(r.User, g.user))
+	if problem != nil {
+		return problem
+	}
+	c := &claim{leaseID: r.LeaseID, env: r.Env, workdir: path.Clean("/" + r.Workdir), user: user,
+		dropCaps: r.Capabilities == "none"}
 	c.addRlimit(syscall.RLIMIT_NOFILE, r.Nofile)
 	c.addRlimit(rlimitNproc, r.Nproc)
 	c.addRlimit(syscall.RLIMIT_AS, r.AddressSpace)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"maps"
 	"os"
 	"sort"
 	"strings"
@@ -8,20 +9,45 @@ import (
 
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// buildEnv lays a call's variables over the claim's over the base, and sorts them by name.
-func buildEnv(a account, cwd string, layers ...map[string]string) []string {
-	merged := map[string]string{
-		"PATH":    ownOr("PATH", defaultPath),
-		"HOME":    a.home,
-		"USER":    a.name,
-		"LOGNAME": a.name,
-		"LANG":    ownOr("LANG", "C.UTF-8"),
-		"PWD":     cwd,
-	}
-	for _, layer := range layers {
-		for name, value := range layer {
-			merged[name] = value
+// layer is variables by name.
+type layer = map[string]string
+
+// notOfCommands are variables that tell of the guest's own process, and would be wrong of any other:
+// whose it is, where it was started, whether a terminal is there, and whom a service manager waits for.
+var notOfCommands = []string{
+	"HOME", "USER", "LOGNAME", "PWD", "OLDPWD", "SHLVL", "_", "TERM",
+	"NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES",
+}
+
+// baseEnv is what lies below every claim: a path and a language, and the rest of the guest's own
+// environment if it is inherited, for an engine has put the image's variables there.
+func baseEnv(inherit bool) layer {
+	base := layer{}
+	if inherit {
+		for _, entry := range os.Environ() {
+			if name, value, ok := strings.Cut(entry, "="); ok && name != "" {
+				base[name] = value
+			}
 		}
+		for _, name := range notOfCommands {
+			delete(base, name)
+		}
+		if host, err := os.Hostname(); err != nil || base["HOSTNAME"] != host {
+			delete(base, "HOSTNAME")
+		}
+	}
+	base["PATH"] = ownOr("PATH", defaultPath)
+	base["LANG"] = ownOr("LANG", "C.UTF-8")
+	return base
+}
+
+// buildEnv lays a call's variables over the claim's over the base, and sorts them by name. What is
+// known of the user goes over the base and below the claim.
+func buildEnv(a account, cwd string, base layer, layers ...layer) []string {
+	merged := maps.Clone(base)
+	who := layer{"HOME": a.home, "USER": a.name, "LOGNAME": a.name, "PWD": cwd}
+	for _, over := range append([]layer{who}, layers...) {
+		maps.Copy(merged, over)
 	}
 	env := make([]string, 0, len(merged))
 	for name, value := range merged {

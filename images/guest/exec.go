@@ -29,12 +29,9 @@ type execRequest struct {
 	TimeoutS    *float64          `json:"timeout_s"`
 	Stdin       *[]byte           `json:"stdin_b64"`
 	StdinOpen   bool              `json:"stdin_open"`
-	TTY         *struct {
-		Rows int `json:"rows"`
-		Cols int `json:"cols"`
-	} `json:"tty"`
-	OutputLimit *int64 `json:"output_limit_bytes"`
-	Wait        bool   `json:"wait"`
+	TTY         *terminalSize     `json:"tty"`
+	OutputLimit *int64            `json:"output_limit_bytes"`
+	Wait        bool              `json:"wait"`
 }
 
 func (r *execRequest) check() *problem {
@@ -53,7 +50,9 @@ func (r *execRequest) check() *problem {
 		return fail("bad_request", "cwd or user has a zero byte")
 	}
 	if r.TTY != nil {
-		return fail("bad_request", "tty comes with protocol 2")
+		if p := r.TTY.check(); p != nil {
+			return p
+		}
 	}
 	return checkEnv(r.Env)
 }
@@ -77,7 +76,8 @@ type Exec struct {
 	fingerprint string
 	output      output
 	stdin       stdin
-	process     *process // nil for a run in a shell
+	terminal    *terminal // nil where it has pipes
+	process     *process  // nil for a run in a shell
 	run         *shellRun
 	launched    chan struct{} // closed once it was started or could not be
 	done        chan struct{} // closed once the record is complete
@@ -133,7 +133,7 @@ func (g *guest) prepare(r *execRequest, settings *claim) (l *launch, reason, det
 		return nil, "bad_user", p.Detail
 	}
 	cwd := settings.absolute(r.Cwd)
-	env := buildEnv(who, cwd, settings.env, r.Env)
+	env := buildEnv(who, cwd, g.base, r.terminalEnv(), settings.env, r.Env)
 	return newLaunch(r.Argv, env, cwd, who, settings)
 }
 
@@ -268,11 +268,15 @@ func (g *guest) supervise(e *Exec, r *execRequest, pipes *execPipes) {
 	e.output.hurryUp()
 	pipes.cut()
 	e.stdin.end()
+	e.terminal.close()
 	g.finish(e, g.verdict(e, stop, duration))
 }
 
 // waitEnd waits for the main process or for a word to end it.
 func (e *Exec) waitEnd(pipes *execPipes) {
+	if e.terminal != nil {
+		pipes.start() // somebody waits for its first word
+	}
 	quiet := time.NewTimer(quietStart)
 	defer quiet.Stop()
 	select {
@@ -282,7 +286,9 @@ func (e *Exec) waitEnd(pipes *execPipes) {
 		return
 	case <-quiet.C:
 	}
-	pipes.start()
+	if e.terminal == nil {
+		pipes.start()
+	}
 	select {
 	case <-e.process.ended:
 	case <-e.stopped:
@@ -355,6 +361,8 @@ func startFailure(p *process, r *execRequest) result {
 		subject = r.Cwd
 	case stageUser, stageCapabilities:
 		subject = "user " + r.User
+	case stageTerminal:
+		subject = "terminal"
 	case stageFork, stageDescriptors:
 		subject = "fork"
 	}

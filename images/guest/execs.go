@@ -91,6 +91,18 @@ func (t *execTable) forgetOldest() bool {
 	return false
 }
 
+// forgetEnded removes every record; false, and none of them, while a command runs.
+func (t *execTable) forgetEnded() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.running > 0 {
+		return false
+	}
+	for t.forgetOldest() {
+	}
+	return true
+}
+
 // boundStep is how much more must be kept before a bound that could not be held is tried again.
 const boundStep = 1 << 20
 

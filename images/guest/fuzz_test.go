@@ -101,7 +101,7 @@ func FuzzBodies(f *testing.F) {
 			if len(command.Argv) == 0 || !validID(command.ExecID) {
 				t.Fatalf("%+v", command)
 			}
-			l, _, _ := newLaunch(command.Argv, buildEnv(account{}, "/", command.Env), "/", account{}, &unclaimed)
+			l, _, _ := newLaunch(command.Argv, buildEnv(account{}, "/", layer{}, command.Env), "/", account{}, &unclaimed)
 			if l == nil {
 				t.Fatal("a checked command cannot be launched")
 			}

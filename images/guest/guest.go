@@ -10,10 +10,12 @@ import (
 )
 
 const (
-	protocolNumber = 1
+	protocolNumber = 2
+	olderProtocol  = 1 // what was said in it means the same in this one
 
 	// Exit statuses of the guest itself; the backend reads them as evidence.
 	exitUsage       = 64
+	exitNoUser      = 67
 	exitTreeUndead  = 70
 	exitLifeOver    = 71
 	exitOrphanLimit = 72
@@ -25,18 +27,23 @@ var version = "dev"
 // guest is all that one agent knows.
 type guest struct {
 	bootID    string
-	startedAt int64 // boot time
-	own       account
+	startedAt int64   // boot time
+	user      string  // whom commands run as where nobody says; "" is the guest's own
+	usual     account // the same, looked up
+	base      layer   // what every command's environment starts from
 	deadlines *deadlines
 	processes *processTable
 	execs     *execTable
 	shells    *shellTable
 	limits    *limitReader
+	listeners *listenerTable
 	trim      *trimmer
 	lastWord  atomic.Int64 // boot time of the daemon's last request
 
 	lifeMu   sync.Mutex // guards what follows
 	claim    *claim
+	setup    *claim // what commands before the claim run with; nil before and after the set-up
+	ready    bool
 	lifeEnd  int64 // boot time; 0 for none
 	lifeDue  *deadline
 	orphanS  float64
@@ -44,10 +51,6 @@ type guest struct {
 }
 
 func newGuest(o options) (*guest, error) {
-	own, problem := findAccount("")
-	if problem != nil {
-		return nil, problem
-	}
 	timers, err := newDeadlines()
 	if err != nil {
 		return nil, fmt.Errorf("timerfd: %w", err)
@@ -56,10 +59,16 @@ func newGuest(o options) (*guest, error) {
 	if err != nil {
 		return nil, err
 	}
+	usual, problem := findAccount(o.user)
+	if problem != nil {
+		exit(exitNoUser, problem.Detail)
+	}
 	g := &guest{
 		bootID:    randomID(),
 		startedAt: bootNow(),
-		own:       own,
+		user:      o.user,
+		usual:     usual,
+		base:      baseEnv(o.inheritEnv),
 		deadlines: timers,
 		processes: processes,
 		limits:    newLimitReader(o.cgroupRoot),
@@ -68,6 +77,7 @@ func newGuest(o options) (*guest, error) {
 	}
 	g.execs = newExecTable(g)
 	g.shells = newShellTable(g, o.shell)
+	g.listeners = newListenerTable()
 	g.trim = &trimmer{guest: g}
 	g.heard()
 	g.watchOrphan()

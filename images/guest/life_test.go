@@ -27,7 +27,7 @@ func (g *testGuest) exitStatus() int {
 func TestHelloTellsWhoIsThere(t *testing.T) {
 	g := startGuest(t)
 	hello := g.send("GET", "/v1/hello", nil).json(t)
-	for _, name := range []string{"protocol", "protocols", "version", "boot_id", "lease_id", "life_left_s", "uptime_s", "execs_running", "idle_s", "shell", "limits"} {
+	for _, name := range []string{"protocol", "protocols", "version", "boot_id", "lease_id", "ready", "life_left_s", "uptime_s", "execs_running", "idle_s", "shell", "limits"} {
 		if _, there := hello[name]; !there {
 			t.Errorf("%s is missing", name)
 		}

@@ -11,7 +11,7 @@ import (
 
 const usage = `usage: sandbox-guest serve (--socket PATH | --listen ADDR --token-file FILE)
                            [--orphan-limit SECONDS] [--allow-local-peers] [--cgroup-root DIR]
-                           [--shell PATH]
+                           [--shell PATH] [--inherit-env] [--user NAME]
        sandbox-guest version
 `
 
@@ -24,6 +24,8 @@ type options struct {
 	allowLocalPeers bool
 	cgroupRoot      string
 	shell           string
+	inheritEnv      bool
+	user            string
 }
 
 func main() {
@@ -52,6 +54,8 @@ func parseOptions(args []string) options {
 	flags.BoolVar(&o.allowLocalPeers, "allow-local-peers", false, "answer peers from the own pid namespace: for tests alone")
 	flags.StringVar(&o.cgroupRoot, "cgroup-root", "/sys/fs/cgroup", "where the sandbox's own cgroup is visible")
 	flags.StringVar(&o.shell, "shell", "", "/bin/bash or /bin/sh; the first that is there if not given")
+	flags.BoolVar(&o.inheritEnv, "inherit-env", false, "commands get the guest's own environment below the claim's")
+	flags.StringVar(&o.user, "user", "", "whom commands run as where the claim names nobody; else the guest's own user")
 	if err := flags.Parse(args); err != nil || flags.NArg() > 0 || (o.socket == "") == (o.listen == "") ||
 		(o.listen != "" && o.tokenFile == "") || !(o.orphanLimitS > 0) {
 		if err == nil {

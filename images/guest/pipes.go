@@ -6,9 +6,9 @@ import (
 	"syscall"
 )
 
-// execPipes are the two ends of a command's pipes.
+// execPipes are the two ends of a command's pipes, or our end of its terminal.
 type execPipes struct {
-	pumps  [2]*pump
+	pumps  []*pump
 	theirs []int // closed once the command has them
 }
 
@@ -17,15 +17,18 @@ var nullFD = -1
 
 // openPipes makes the pipes that the request asks for and writes their numbers into the launch.
 func (g *guest) openPipes(e *Exec, r *execRequest, l *launch) (*execPipes, error) {
+	if r.TTY != nil {
+		return g.openTerminal(e, r, l)
+	}
 	pipes := &execPipes{}
-	for which := range pipes.pumps {
+	for which := range streamNames {
 		fds, err := newPipe(0)
 		if err != nil {
 			pipes.closeTheirs()
 			pipes.closeOurs(e)
 			return nil, err
 		}
-		pipes.pumps[which] = newPump(fds[0], e.outputSink(g, which))
+		pipes.pumps = append(pipes.pumps, newPump(fds[0], e.outputSink(g, which)))
 		pipes.theirs = append(pipes.theirs, fds[1])
 		l.stdio[which+1] = uintptr(fds[1])
 	}
@@ -64,11 +67,10 @@ func (p *execPipes) closeTheirs() {
 // closeOurs gives up on a command that did not start.
 func (p *execPipes) closeOurs(e *Exec) {
 	for _, pump := range p.pumps {
-		if pump != nil {
-			syscall.Close(pump.fd)
-		}
+		syscall.Close(pump.fd)
 	}
 	e.stdin.end()
+	e.terminal.close()
 }
 
 func (p *execPipes) start() {

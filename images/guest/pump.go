@@ -29,8 +29,9 @@ type sink func(data []byte)
 // pump reads the guest's end of a pipe, for as long as anybody has its other end open. What it reads
 // while it has no sink is thrown away.
 type pump struct {
-	fd   int
-	file *os.File // nil until it runs
+	fd       int
+	file     *os.File // nil until it runs
+	terminal bool     // the end is our word: nothing is read after the cut
 
 	mu     sync.Mutex
 	sink   sink
@@ -45,6 +46,8 @@ type pump struct {
 }
 
 func newPump(fd int, to sink) *pump { return &pump{fd: fd, sink: to} }
+
+func newTerminalPump(fd int, to sink) *pump { return &pump{fd: fd, sink: to, terminal: true} }
 
 // start begins to read in a goroutine of its own.
 func (p *pump) start() {
@@ -73,8 +76,12 @@ func (p *pump) run() {
 			p.atEnd()
 			return
 		}
-		if !p.reachBorder() {
+		switch {
+		case !p.reachBorder():
 			p.pace()
+		case p.terminal:
+			p.atEnd()
+			return
 		}
 	}
 }
@@ -100,6 +107,9 @@ func (p *pump) step() (ready, more bool) {
 
 // pace lets the pipe of a command that writes much fill before it is read again, and makes it larger.
 func (p *pump) pace() {
+	if p.terminal {
+		return // nobody waits longer for an echo than for the kernel
+	}
 	now := time.Now()
 	if now.Sub(p.since) > hotWindow {
 		p.hot = p.window > hotBytes
@@ -155,8 +165,7 @@ func (p *pump) reachBorder() bool {
 
 // deliverHeld delivers what the pipe holds now. It reports whether the pipe may hold more later.
 func (p *pump) deliverHeld() bool {
-	var held int32
-	_, _, _ = syscall.Syscall(syscall.SYS_IOCTL, uintptr(p.fd), fionread, uintptr(unsafe.Pointer(&held)))
+	held := p.held()
 	buffer := pumpBuffers.Get().(*[pumpBytes]byte)
 	defer pumpBuffers.Put(buffer)
 	for held >= 0 {
@@ -175,6 +184,18 @@ func (p *pump) deliverHeld() bool {
 		p.deliver(buffer[:n])
 	}
 	return true
+}
+
+// mostInTerminal is more than a terminal holds; it counts only part of that itself.
+const mostInTerminal = 64 << 10
+
+func (p *pump) held() int32 {
+	if p.terminal {
+		return mostInTerminal
+	}
+	var held int32
+	_, _, _ = syscall.Syscall(syscall.SYS_IOCTL, uintptr(p.fd), fionread, uintptr(unsafe.Pointer(&held)))
+	return held
 }
 
 // cut delivers all that is in the pipe now, then takes the sink away. It waits for that.
@@ -203,7 +224,7 @@ func (p *pump) cut() {
 func (p *pump) cutUnstarted() {
 	open := p.deliverHeld()
 	p.sink = nil
-	if open {
+	if open && !p.terminal {
 		p.start() // somebody still holds the other end and must not block on a full pipe
 		return
 	}

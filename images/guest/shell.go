@@ -179,7 +179,7 @@ func (g *guest) startShell(r *shellRequest, kind string) (*shell, error) {
 		return nil, problem
 	}
 	cwd := settings.absolute(r.Cwd)
-	l, reason, detail := newLaunch(argv, buildEnv(who, cwd, settings.env, r.Env), cwd, who, settings)
+	l, reason, detail := newLaunch(argv, buildEnv(who, cwd, g.base, settings.env, r.Env), cwd, who, settings)
 	if l == nil {
 		return nil, fail("bad_request", "%s", detail).with("reason", reason)
 	}

@@ -43,6 +43,7 @@ const (
 	stageCapabilities
 	stageChdir
 	stageExec
+	stageTerminal
 )
 
 // Kinds of record that a shim writes to the status pipe.
@@ -96,6 +97,7 @@ type launch struct {
 	dir        *byte
 	rlimits    [maxRlimits]rlimit64
 	rlimitN    int
+	tty        bool // stdin becomes the controlling terminal
 	setUser    bool
 	uid, gid   uintptr
 	groups     []uint32
@@ -259,13 +261,28 @@ func commandMain(l *launch) {
 	for i := 0; i < l.rlimitN; i++ {
 		syscall.RawSyscall6(sysPrlimit64, 0, uintptr(l.rlimits[i].resource), uintptr(unsafe.Pointer(&l.rlimits[i].cur)), 0, 0, 0)
 	}
-	if commandCredentials(l) && commandChdir(l) {
+	if commandTerminal(l) && commandCredentials(l) && commandChdir(l) {
 		syscall.RawSyscall6(syscall.SYS_RT_SIGPROCMASK, 2, uintptr(unsafe.Pointer(&l.zeros)), 0, 8, 0, 0)
 		commandExec(l)
 	}
 	for {
 		syscall.RawSyscall(syscall.SYS_EXIT_GROUP, 127, 0, 0)
 	}
+}
+
+// commandTerminal makes the terminal that stdin is the session's own, with the command in its foreground.
+//
+//go:nosplit
+//go:norace
+func commandTerminal(l *launch) bool {
+	if !l.tty {
+		return true
+	}
+	_, _, errno := syscall.RawSyscall(syscall.SYS_IOCTL, 0, ioctlTakeTerminal, 0)
+	if errno != 0 {
+		l.failedAt, l.errno = stageTerminal, errno
+	}
+	return errno == 0
 }
 
 //go:nosplit

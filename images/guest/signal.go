@@ -2,7 +2,8 @@ package main
 
 import "syscall"
 
-// signal sends a caller's signal to a command: KILL to the whole tree, others to the process group.
+// signal sends a caller's signal to a command: KILL to the whole tree, others to the process group,
+// or to the one in the foreground of its terminal.
 // It reports whether the command still ran.
 func (g *guest) signal(e *Exec, name string) (bool, *problem) {
 	sig, p := parseSignal(name)
@@ -22,7 +23,11 @@ func (g *guest) signal(e *Exec, name string) (bool, *problem) {
 	if e.run != nil {
 		return e.run.signal(sig), nil
 	}
-	return syscall.Kill(-e.process.pid, sig) == nil, nil
+	group := e.process.pid
+	if e.terminal != nil {
+		group = e.terminal.foreground(group)
+	}
+	return syscall.Kill(-group, sig) == nil, nil
 }
 
 // killEverything kills all that is below the guest but the shims, which end by themselves. It reports

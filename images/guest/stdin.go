@@ -14,6 +14,9 @@ type stdin struct {
 	turn   sync.Mutex // held by the one who writes
 	first  []byte
 	toEOF  bool // closed after first
+	tty    *terminal
+	inLine bool  // a terminal's line has begun
+	eofAt  int64 // offset at which a terminal was told the end of file; -1 for none
 	hasFD  bool
 	file   *os.File
 	mu     sync.Mutex // guards what follows
@@ -27,6 +30,14 @@ func (s *stdin) open(fd int, first *[]byte, keepOpen bool) {
 	s.file = os.NewFile(uintptr(fd), "stdin")
 	s.hasFD = true
 	s.toEOF = !keepOpen
+	if first != nil {
+		s.first = *first
+	}
+}
+
+// openTerminal makes the terminal the input: it stays open until the command ends.
+func (s *stdin) openTerminal(t *terminal, first *[]byte) {
+	s.file, s.hasFD, s.tty, s.eofAt = t.master, true, t, -1
 	if first != nil {
 		s.first = *first
 	}
@@ -58,8 +69,26 @@ func (s *stdin) put(data []byte) error {
 		if err != nil {
 			return goneOr(err)
 		}
+		s.inLine = data[n-1] != '\n' && data[n-1] != '\r'
 		data = data[n:]
 	}
+	return nil
+}
+
+// finish ends the input as its sender means it: a pipe is closed, a terminal told the end of file.
+func (s *stdin) finish() error {
+	if s.tty == nil {
+		s.close()
+		return nil
+	}
+	taken, closed := s.state()
+	if closed {
+		return nil
+	}
+	if _, err := s.file.Write(s.tty.endOfFile(s.inLine)); err != nil {
+		return goneOr(err)
+	}
+	s.inLine, s.eofAt = false, taken
 	return nil
 }
 
@@ -76,7 +105,8 @@ func (s *stdin) feed(body io.Reader, offset int64, eof bool) (int64, error) {
 	s.turn.Lock()
 	defer s.turn.Unlock()
 	taken, closed := s.state()
-	if offset < 0 {
+	counted := offset >= 0
+	if !counted {
 		offset = taken
 	}
 	if offset > taken {
@@ -107,10 +137,12 @@ func (s *stdin) feed(body io.Reader, offset int64, eof bool) (int64, error) {
 			return taken, fail("bad_request", "the body broke off: %v", err).with("offset", taken)
 		}
 	}
-	if eof {
-		s.close()
-	}
 	taken, _ = s.state()
+	if told := s.tty != nil && counted && s.eofAt == taken; eof && !told {
+		if err := s.finish(); err != nil {
+			return taken, err
+		}
+	}
 	return taken, nil
 }
 

@@ -15,8 +15,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from sandboxd.api.auth import Auth, check_local, check_rights
 from sandboxd.api.bodies import MAX_JSON_BYTES, JsonBody, RawBody, too_large
 from sandboxd.api.problems import problem, translate
+from sandboxd.errors import SandboxdError
 from sandboxd.model.ids import new_id
 from sandboxd.telemetry.metrics import Metrics
+from sandboxd.wire.codes import ErrorCode
 
 log = structlog.get_logger(__name__)
 
@@ -41,9 +43,8 @@ class Door:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        if scope["type"] != "http":
-            # Nobody has asked who is calling, so nobody comes in.
-            await send({"type": f"{scope['type']}.close"})
+        if scope["type"] == "websocket":
+            await self._open_socket(scope, receive, send)
             return
         headers = dict(scope["headers"])
         request_id = _request_id(headers)
@@ -65,6 +66,21 @@ class Door:
             refusal = problem(translate(error), request_id=request_id, metrics=self._metrics)
             await refusal(scope, receive, answer)
 
+    async def _open_socket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """A WebSocket passes what a GET passes. Until it is accepted, errors are problems too."""
+        headers = dict(scope["headers"])
+        request_id = _request_id(headers)
+        scope.setdefault("state", {})["request_id"] = request_id
+        greeting = _Greeting(send, request_id=request_id)
+        try:
+            self._enter(scope, headers)
+            await self._app(scope, receive, greeting)
+        except Exception as error:
+            if greeting.answered:
+                raise  # nobody foresaw this: the server logs it and cuts the line
+            refusal = problem(translate(error), request_id=request_id, metrics=self._metrics)
+            await refusal(scope, receive, greeting)
+
     def _enter(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
         """Find out who is calling; `/s/{token}/…` becomes the sandbox's own path."""
         path: str = scope["path"]
@@ -80,7 +96,7 @@ class Door:
             scope["path"], scope["raw_path"] = path, path.encode()
         else:
             principal = auth.by_header(_text(headers, b"authorization"))
-        check_rights(principal, scope["method"], path)
+        check_rights(principal, scope.get("method", "GET"), path)
         scope["state"]["principal"] = principal
 
     def _bounded(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> Receive:
@@ -114,6 +130,26 @@ class _Answer:
             self.ended = not message.get("more_body", False)
             if self._head_only:
                 message = {**message, "body": b""}
+        await self._send(message)
+
+
+class _Greeting:
+    """The `send` of a WebSocket: marks its acceptance, or its refusal, with the request's id."""
+
+    __slots__ = ("_request_id", "_send", "answered")
+
+    def __init__(self, send: Send, *, request_id: str) -> None:
+        self._send = send
+        self._request_id = (b"x-request-id", request_id.encode())
+        self.answered = False
+
+    async def __call__(self, message: Message) -> None:
+        """ASGI. Raises `not_found` where the router found nobody to accept it."""
+        if not self.answered and message["type"] == "websocket.close":
+            raise SandboxdError(ErrorCode.NOT_FOUND, "there is no such WebSocket")
+        if message["type"] in {"websocket.accept", "websocket.http.response.start"}:
+            self.answered = True
+            message["headers"] = [*message.get("headers", ()), self._request_id]
         await self._send(message)
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pydantic_core import to_json
 from starlette.responses import Response
 
+from sandboxd.backends.protocol import Image
 from sandboxd.execution.commands import KeepAlive
 from sandboxd.guest.attachment import Ended, Gap, OutputEvent, Piece, Started
 from sandboxd.model.command import ExecRecord, Kept
@@ -213,6 +214,20 @@ def event_line(
 def shell(found: Shell) -> dict[str, Any]:
     """A shell."""
     return {"shell_id": found.shell_id, "state": found.state, "program": found.program}
+
+
+def image(found: Image) -> dict[str, Any]:
+    """An Image."""
+    return {
+        "reference": found.reference,
+        "state": found.state,
+        "digest": found.digest,
+        "size_bytes": found.size_bytes,
+        "used_at": found.used_at,
+        "in_use": found.in_use,
+        "error": found.error,
+        "progress": found.progress,
+    }
 
 
 def file(info: FileInfo) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from sandboxd.model.ids import CALLER_ID_PATTERN, is_caller_id
 MAX_ENV_BYTES = 1 << 20
 MAX_FILES_BYTES = 16 << 20
 MAX_LABELS = 64
+_SIGNAL = r"^(SIG)?[A-Z0-9+-]{2,12}$"
 MAX_SECONDS = 10 * 365 * 86400.0
 
 
@@ -91,6 +92,7 @@ CallerId = Annotated[
 Environment = Annotated[dict[Text, Text], AfterValidator(_environment)]
 Labels = Annotated[dict[Text, Text], AfterValidator(_labels)]
 Path = Annotated[Text, StringConstraints(min_length=1, max_length=65536)]
+ImageReference = Annotated[Text, StringConstraints(min_length=1, max_length=4096)]
 Seconds = Annotated[float, Field(gt=0, le=MAX_SECONDS, allow_inf_nan=False)]
 Life = Seconds | Literal[-1]
 Mode = Annotated[int, BeforeValidator(_octal), Field(ge=0, le=0o7777)]
@@ -241,7 +243,14 @@ class ExecBody(Body):
 class SignalBody(Body):
     """`POST …/signal`."""
 
-    signal: Annotated[str, StringConstraints(pattern=r"^(SIG)?[A-Z0-9+-]{2,12}$")]
+    signal: Annotated[str, StringConstraints(pattern=_SIGNAL)]
+
+
+class AttachOrder(Body):
+    """A JSON frame to `…/attach`: one of the two, or both."""
+
+    resize: TtyBody | None = None
+    signal: Annotated[str, StringConstraints(pattern=_SIGNAL)] | None = None
 
 
 class ShellBody(Body):
@@ -278,6 +287,12 @@ class MoveBody(Body):
     to: Path
     overwrite: bool = True
     user: Text = ""
+
+
+class PrefetchBody(Body):
+    """`POST /v1/images/prefetch`: images by the names that templates or leases would use."""
+
+    images: Annotated[list[ImageReference], Field(min_length=1, max_length=100)]
 
 
 class SweepBody(Body):

@@ -18,6 +18,7 @@ from sandboxd.execution.shells import Shells
 from sandboxd.leases.desk import Desk
 from sandboxd.model.template import Template
 from sandboxd.pool.house import House
+from sandboxd.pool.prefetcher import Prefetcher
 from sandboxd.pool.sweeper import Sweeper
 from sandboxd.telemetry.metrics import Metrics
 
@@ -34,6 +35,7 @@ class Services:
     commands: Commands
     shells: Shells
     files: Files
+    prefetcher: Prefetcher
     sweeper: Sweeper
     clear: Callable[[], Awaitable[int]]
     templates: Mapping[str, Template]

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
+from sandboxd.backends.protocol import ImageState
 from sandboxd.model.files import FileType
 from sandboxd.model.lease import LeaseState, Phase
 from sandboxd.model.shell import ShellState
@@ -191,6 +192,31 @@ class Files(Page):
     """Files, in the order of their names."""
 
     files: list[File]
+
+
+class Image(BaseModel):
+    """An image as the machine of the sandboxes has it; null where a fact cannot be had."""
+
+    reference: str
+    state: ImageState
+    digest: str | None
+    size_bytes: int | None
+    used_at: float | None = Field(description="Of the last sandbox made of it.")
+    in_use: int = Field(description="Sandboxes of it that exist.")
+    error: str = Field(description="Why the last attempt to get it failed, else empty.")
+    progress: str = Field(description="How far it has come, for people; else empty.")
+
+
+class Prefetched(BaseModel):
+    """How far the images are that were asked for."""
+
+    images: list[Image]
+
+
+class Images(Page):
+    """Images, those used last first."""
+
+    images: list[Image]
 
 
 class Released(BaseModel):

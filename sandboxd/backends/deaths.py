@@ -9,6 +9,7 @@ from sandboxd.wire.codes import EndReason, Fault
 
 _KILLED = 128 + 9
 # The guest's own exit codes.
+_NO_USER = 67
 _TREE_STUCK = 70
 _LIFE_OVER = 71
 _ORPHANED = 72
@@ -24,6 +25,9 @@ class Evidence:
     exit_code: of its first process, 128 + signal if one ended it.
     oom_kills_before: the counter as it stood at the last look while the box lived.
     words: the end of what the guest said last.
+    asked_signals: that somebody had the engine send it; ours are not among them.
+    was_removed: the engine no longer knows it, and that was not us.
+    engine_broke: the engine stopped, or was started anew, around then.
     """
 
     box_id: str
@@ -33,21 +37,41 @@ class Evidence:
     memory_peak_bytes: int | None = None
     memory_limit_bytes: int = 0
     words: str = ""
+    asked_signals: tuple[int, ...] = ()
+    was_removed: bool = False
+    engine_broke: bool = False
 
 
 def judge(evidence: Evidence) -> Death:
     """The death that the evidence supports; `unknown`, and masked, where it supports none."""
+    if own := _by_guest(evidence) or _by_engine(evidence):
+        return own
     code = evidence.exit_code
     if code is None:
         return _unknown(evidence, "its first process is gone; nobody saw how it ended")
     if code == _KILLED:
         return _killed(evidence)
+    if 128 < code < 128 + 65:
+        return _signalled(evidence, code - 128)
+    return _unknown(evidence, f"its first process ended with {code}: {evidence.words}")
+
+
+def _by_guest(evidence: Evidence) -> Death | None:
+    """Where the guest itself ended the box, and said why by its exit code."""
+    code = evidence.exit_code
     if code == _LIFE_OVER:
         return Death(
             box_id=evidence.box_id,
             reason=EndReason.EXPIRED,
             fault=Fault.CLIENT,
             detail="the guest ended the sandbox at its hard end",
+            evidence={"exit_code": code},
+        )
+    if code == _NO_USER:
+        return Death(
+            box_id=evidence.box_id,
+            fault=Fault.TASK,
+            detail=f"the image's own user cannot be found in it: {evidence.words}",
             evidence={"exit_code": code},
         )
     if code == _TREE_STUCK:
@@ -59,9 +83,33 @@ def judge(evidence: Evidence) -> Death:
             detail="the guest heard no word from a daemon and ended the sandbox",
             evidence={"exit_code": code},
         )
-    if 128 < code < 128 + 65:
-        return _signalled(evidence, code - 128)
-    return _unknown(evidence, f"its first process ended with {code}: {evidence.words}")
+    return None
+
+
+def _by_engine(evidence: Evidence) -> Death | None:
+    """Where an engine ended the box, by itself or at somebody's wish.
+
+    An engine that stops ends what it runs by the same calls as its users: so it is asked first
+    whether it still runs. Counters of memory say nothing beside either.
+    """
+    if evidence.engine_broke:
+        return Death(
+            box_id=evidence.box_id,
+            reason=EndReason.NODE_LOST,
+            fault=Fault.INFRA,
+            detail="the container engine was stopped or started anew, and ended the sandbox",
+            evidence={"exit_code": evidence.exit_code},
+        )
+    number = evidence.asked_signals[-1] if evidence.asked_signals else 0
+    if number and evidence.exit_code in {None, 128 + number, _KILLED}:
+        return Death(
+            box_id=evidence.box_id,
+            detail=f"somebody ended it through the container engine (signal {number})",
+            evidence={"exit_code": evidence.exit_code, "signal": number},
+        )
+    if evidence.was_removed:
+        return _unknown(evidence, "somebody else removed it through the container engine")
+    return None
 
 
 def _killed(evidence: Evidence) -> Death:

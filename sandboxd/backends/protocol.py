@@ -6,7 +6,7 @@ seam. Everything a backend hands out is a frozen value that can be stored and us
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -121,6 +121,7 @@ class Image:
     """An image as this machine has it. None where a fact cannot be had.
 
     used_at: Unix seconds of its last box. in_use: boxes of it that exist. error: of the last pull.
+    progress: how far it has come, in words.
     """
 
     reference: str
@@ -130,6 +131,7 @@ class Image:
     used_at: float | None = None
     in_use: int = 0
     error: str = ""
+    progress: str = ""
 
 
 class Images(Protocol):
@@ -143,6 +145,12 @@ class Images(Protocol):
         """Have an image ready before its first box. Present already is success; asked twice at
         once it comes once. Raises `image_unavailable`, `disk_full`, `backend_unavailable`.
         Cancelled: others who wait for it still get it.
+        """
+        ...
+
+    def wanted_by(self, templates: Callable[[], Mapping[str, bool]]) -> None:
+        """Whom to ask, before anything is dropped, what templates name: each image, and whether a
+        pool keeps stock of it. Called once, before the first box is made; `templates` does no I/O.
         """
         ...
 

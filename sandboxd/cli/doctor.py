@@ -74,9 +74,12 @@ def _backend(settings: Settings) -> Iterator[Check]:
     if settings.backend.kind == "local":
         yield from local_checks(settings)
         return
+    if settings.backend.kind == "docker":
+        yield from docker_checks(settings)
+        return
     there = settings.backend.kind == "fake"
     detail = f"{settings.backend.kind} is {'in memory' if there else 'not part of this version'}"
-    mend = "use --backend local"
+    mend = "use --backend local or docker"
     yield Check(name="backend", ok=there, detail=detail, mend=mend, is_fatal=True)
 
 
@@ -97,6 +100,30 @@ def local_checks(settings: Settings) -> list[Check]:
             first_id=settings.backend.local.first_id,
             id_count=settings.backend.local.id_count,
         ),
+        max_sandboxes=settings.limits.max_sandboxes,
+    )
+    return [
+        Check(name=one.name, ok=one.ok, detail=one.detail, mend=one.mend, is_fatal=one.vital)
+        for one in found
+    ]
+
+
+def docker_checks(settings: Settings) -> list[Check]:
+    """What the docker backend needs and finds, here and in the engine."""
+    from sandboxd.backends.docker import DockerSettings
+    from sandboxd.backends.docker.doctor import probe
+
+    options = settings.backend.docker
+    found = probe(
+        DockerSettings(
+            state_dir=settings.state_dir,
+            run_dir=settings.backend.run_dir,
+            installation="doctor",
+            host=options.host,
+            guest=options.guest,
+            network=options.network,
+        ),
+        images=sorted({template.spec.image for template in settings.templates.values()} - {"host"}),
         max_sandboxes=settings.limits.max_sandboxes,
     )
     return [

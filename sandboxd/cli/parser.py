@@ -11,8 +11,8 @@ from sandboxd import __version__
 Parser = argparse.ArgumentParser
 
 _EPILOG = """\
-Client verbs (ls, pools, lease, exec, cp, logs, release) reach the daemon at SANDBOXD_API_URL
-(default http://127.0.0.1:8420) with the key in SANDBOXD_API_KEY.
+Client verbs (ls, pools, images, prefetch, lease, exec, cp, logs, release) reach the daemon at
+SANDBOXD_API_URL (default http://127.0.0.1:8420) with the key in SANDBOXD_API_KEY.
 Exit codes: 0 done · 1 refused or not all done · 2 wrong arguments or configuration · 130 Ctrl-C.
 `exec` exits with the command's own status, and with 125 where that cannot be told."""
 
@@ -162,6 +162,12 @@ def _cp(parser: Parser) -> None:
     parser.add_argument("target", metavar="DST", help="a path here, ID:PATH, or - for stdout")
 
 
+def _prefetch(parser: Parser) -> None:
+    parser.add_argument("images", nargs="+", metavar="IMAGE", help="as a template names it")
+    parser.add_argument("--timeout", type=_seconds, metavar="S", help="how long to wait at most")
+    _output(parser)
+
+
 def _logs(parser: Parser) -> None:
     parser.add_argument("id", metavar="ID")
     _output(parser)
@@ -234,6 +240,13 @@ VERBS = (
         _DAEMON,
     ),
     Verb("pools", "List the pools.", _output, "sandboxd.cli.listing:pools"),
+    Verb("images", "List the images of sandboxes.", _output, "sandboxd.cli.images:images"),
+    Verb(
+        "prefetch",
+        "Have images ready before their first sandbox.",
+        _prefetch,
+        "sandboxd.cli.images:prefetch",
+    ),
     Verb("ls", "List sandboxes.", _ls, "sandboxd.cli.listing:ls"),
     Verb("lease", "Lease a sandbox and print its id.", _lease, "sandboxd.cli.leasing:lease"),
     Verb("exec", "Run a command in a sandbox.", _exec, "sandboxd.cli.execute:execute"),

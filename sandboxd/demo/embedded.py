@@ -30,11 +30,16 @@ class DaemonFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedDaemon:
-    """A running daemon: where it listens, its process id, where its state lies, and its log."""
+    """A running daemon: where it listens, its process id, where its state lies, and its log.
+
+    installation: the mark on everything that is its own.
+    """
 
     url: str
     pid: int
     state_dir: Path
+    backend: str
+    installation: str
     _log: IO[bytes]
 
     def last_words(self) -> str:
@@ -70,7 +75,8 @@ async def embedded_daemon(
         )
         try:
             url = await _address(process, log)
-            yield EmbeddedDaemon(url, process.pid, state_dir, log)
+            installation = (state_dir / "installation").read_text()
+            yield EmbeddedDaemon(url, process.pid, state_dir, backend, installation, log)
         finally:
             await _stop(process)
         if process.returncode != 0:

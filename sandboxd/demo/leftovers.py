@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import anyio
 
+from sandboxd.demo.containers import containers_of
 from sandboxd.demo.embedded import EmbeddedDaemon
 from sandboxd_client import AsyncSandboxd
 
@@ -30,11 +31,16 @@ async def _look(client: AsyncSandboxd, daemon: EmbeddedDaemon) -> list[str]:
     if leased or any(pool.leased or pool.disposing or pool.making for pool in pools):
         states = [f"{p.leased} leased, {p.disposing} disposing, {p.making} making" for p in pools]
         return leased or states
-    boxes, stock = boxes_on_disk(daemon), sum(pool.ready for pool in pools)
+    boxes, stock = await boxes_of(daemon), sum(pool.ready for pool in pools)
     return boxes if len(boxes) > stock else []
 
 
-def boxes_on_disk(daemon: EmbeddedDaemon) -> list[str]:
-    """The boxes that the local backend has a record of; none for others."""
+async def boxes_of(daemon: EmbeddedDaemon) -> list[str]:
+    """The boxes that there are: containers by their label, or what the local backend recorded.
+
+    It may be asked when the daemon has ended.
+    """
+    if daemon.backend == "docker":
+        return await containers_of(daemon.installation)
     place = daemon.state_dir / "boxes"
     return sorted(entry.name for entry in place.iterdir()) if place.is_dir() else []

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import anyio
 
 from sandboxd.cli.faults import CliError, ExitCode
-from sandboxd.demo.choose import choose_backend
+from sandboxd.demo.choose import Choice, choose_backend
 from sandboxd.demo.embedded import DaemonFailed, embedded_daemon
-from sandboxd.demo.leftovers import find_leftovers
+from sandboxd.demo.leftovers import boxes_of, find_leftovers
 from sandboxd.demo.problems import BATCHES, Problem, load_problems
 from sandboxd.demo.progress import Progress
 from sandboxd.demo.report import HOW_TO_GO_ON, is_right, summary
@@ -42,7 +42,7 @@ def run_demo(args: Namespace) -> int:
     print(f"backend: {choice.backend} ({choice.because})")
     print(f"HumanEval: {len(problems)} problems, {concurrency} rollouts at a time", flush=True)
     try:
-        return anyio.run(_run, choice.backend, problems, concurrency)
+        return anyio.run(_run, choice, problems, concurrency)
     except DaemonFailed as error:
         raise CliError(f"the demo's daemon failed: {error}\n`sandboxd doctor` says more") from error
 
@@ -52,16 +52,17 @@ def default_concurrency() -> int:
     return min(2 * (os.cpu_count() or 1), _MOST_AT_ONCE)
 
 
-async def _run(backend: str, problems: Sequence[Problem], concurrency: int) -> int:
+async def _run(choice: Choice, problems: Sequence[Problem], concurrency: int) -> int:
     results: list[BatchResult] = []
     left: list[str] = []
     with anyio.move_on_after(TOTAL_TIMEOUT_S) as scope:
         async with (
-            embedded_daemon(_config(backend, concurrency), backend=backend) as daemon,
+            embedded_daemon(_config(choice, concurrency), backend=choice.backend) as daemon,
             AsyncSandboxd(url=daemon.url) as client,
         ):
             results += await _run_batches(client, problems, concurrency)
             left += await find_leftovers(client, daemon)
+        left += await boxes_of(daemon)  # an ephemeral daemon takes its stock along
     if scope.cancelled_caught:
         raise CliError(f"the demo did not end within {TOTAL_TIMEOUT_S:g} s")
     print()
@@ -87,10 +88,9 @@ async def _run_batches(
     return results
 
 
-def _config(backend: str, concurrency: int) -> str:
-    image = "python:3.12-slim" if backend == "docker" else "host"
+def _config(choice: Choice, concurrency: int) -> str:
     return _CONFIG.format(
-        image=image,
+        image=choice.image,
         ready=concurrency,
         max=3 * concurrency + 8,
         starting=max(2, os.cpu_count() or 1),

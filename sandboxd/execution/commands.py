@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from math import inf
 
@@ -152,6 +153,15 @@ class Commands:
         with self._desk.using(lease_id, owner=owner) as tenancy, anyio.fail_after(_ASK_S):
             return await ask_once(self._desk, tenancy, lambda g: g.signal(exec_id, name))
 
+    async def resize(
+        self, lease_id: str, exec_id: str, *, rows: int, cols: int, owner: str | None
+    ) -> None:
+        """Set the size of a command's terminal. `conflict` for one without a terminal, with status
+        410 for one that has ended.
+        """
+        with self._desk.using(lease_id, owner=owner) as tenancy, anyio.fail_after(_ASK_S):
+            await ask(self._desk, tenancy, lambda g: g.resize(exec_id, rows=rows, cols=cols))
+
     async def follow(
         self, lease_id: str, exec_id: str, *, owner: str | None, after: int | None = None
     ) -> AsyncGenerator[OutputEvent | KeepAlive, None]:
@@ -177,6 +187,27 @@ class Commands:
                     tries -= 1
                     if tries == 0:
                         raise broken(tenancy, lost) from lost
+
+    @asynccontextmanager
+    async def attach(
+        self, lease_id: str, exec_id: str, *, owner: str | None, offsets: tuple[int, int]
+    ) -> AsyncIterator[Attachment]:
+        """A two-way line to a command, its output from byte offsets (stdout, stderr) on. Use, for
+        the idle clock, while it is open.
+
+        Raises what `look` raises. A GuestLost in the block becomes `lease_ended` or
+        `sandbox_lost` where the sandbox is over, else `backend_unavailable`: attach again.
+        """
+        with self._desk.using(lease_id, owner=owner) as tenancy:
+            try:
+                async with AsyncExitStack() as line:
+                    with anyio.fail_after(_ASK_S):
+                        guest = await line.enter_async_context(self._desk.guest_of(tenancy))
+                        opening = guest.attach(exec_id, offsets=offsets)
+                        attachment = await line.enter_async_context(opening)
+                    yield attachment
+            except GuestLost as lost:
+                raise broken(tenancy, lost) from lost
 
     async def start(self, lease_id: str, command: Command, *, owner: str | None) -> ExecRecord:
         """Create or attach without waiting for the end."""

@@ -21,12 +21,14 @@ from sandboxd.guest.messages import (
     read_hello,
     read_readings,
     read_shell,
+    setup_body,
     shell_body,
     shell_text_body,
 )
 from sandboxd.model.claim import Claim
 from sandboxd.model.command import Command, ExecRecord
 from sandboxd.model.shell import Shell, ShellOrder, ShellText
+from sandboxd.model.template import Setup
 from sandboxd.wire.http1 import Headers
 
 # Two streams of at most the 64 MiB that a guest keeps in all, in base64, and the rest.
@@ -60,6 +62,14 @@ class Guest:
     async def hello(self) -> Hello:
         """Who is there."""
         return read_hello((await self._line.call("GET", "/v1/hello")).body)
+
+    async def begin_setup(self, setup: Setup) -> None:
+        """Have commands run as `setup` says, until `end_setup`. `conflict` on a ready box."""
+        await self._line.call("POST", "/v1/setup", setup_body(setup))
+
+    async def end_setup(self) -> None:
+        """The box is ready: the guest forgets every command so far. `conflict` while one runs."""
+        await self._line.call("POST", "/v1/ready")
 
     async def claim(self, claim: Claim) -> None:
         """Give the box to a lease. The same lease again is success; another one is `conflict`."""

@@ -17,6 +17,7 @@ from sandboxd.model.claim import Claim
 from sandboxd.model.command import Command, ExecRecord, Kept
 from sandboxd.model.files import FileInfo, FileType, Unpacked
 from sandboxd.model.shell import Shell, ShellOrder, ShellState, ShellText
+from sandboxd.model.template import Setup
 from sandboxd.wire.codes import Outcome, StartFailure
 
 _OUTCOMES = {str(outcome): outcome for outcome in Outcome}
@@ -33,6 +34,7 @@ class Hello:
     version: str
     boot_id: str
     lease_id: str
+    ready: bool  # its set-up was finished; a box without one is never told
     life_left_s: float | None
     uptime_s: float
     execs_running: int
@@ -80,6 +82,12 @@ def claim_body(claim: Claim) -> bytes:
     for name in ("nofile", "nproc", "max_rss_as_bytes"):
         if (limit := getattr(claim, name)) is not None:
             order[name] = limit
+    return json.dumps(order).encode()
+
+
+def setup_body(setup: Setup) -> bytes:
+    """What commands before the claim run with, as the guest takes it."""
+    order = {"env": dict(setup.env), "workdir": setup.workdir, "user": setup.user}
     return json.dumps(order).encode()
 
 
@@ -136,6 +144,7 @@ def read_hello(body: bytes) -> Hello:
         version=said.text("version"),
         boot_id=said.text("boot_id"),
         lease_id=said.text("lease_id"),
+        ready=said.flag("ready"),
         life_left_s=said.optional_seconds("life_left_s"),
         uptime_s=said.seconds("uptime_s"),
         execs_running=said.count("execs_running"),

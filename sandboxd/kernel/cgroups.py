@@ -8,27 +8,22 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from sandboxd.kernel.group_readings import (
+    GroupReadings,
+    GroupV1,
+    GroupV2,
+    mounted_hierarchies,
+)
 from sandboxd.kernel.trees import make_directory
 from sandboxd.model.template import Resources
 
 _PERIOD_US = 100_000
 _MIB = 1 << 20
 # The guest's own threads count against the limit too, and must never be what fills it.
-_GUEST_PIDS = 32
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupReadings:
-    """What a group used so far and uses now; None where its version does not say."""
-
-    cpu_s: float | None = None
-    memory_bytes: int | None = None
-    memory_peak_bytes: int | None = None
-    oom_kills: int | None = None
+GUEST_PIDS = 32
 
 
 class Cgroups(Protocol):
@@ -133,7 +128,7 @@ class CgroupsV1:
         _put(memory / "memory.limit_in_bytes", limit)
         with suppress(FileNotFoundError):  # a kernel without swap accounting
             _put(memory / "memory.memsw.limit_in_bytes", limit)
-        _put(self._parents["pids"] / name / "pids.max", str(resources.pids + _GUEST_PIDS))
+        _put(self._parents["pids"] / name / "pids.max", str(resources.pids + GUEST_PIDS))
         cpu = self._parents["cpu"] / name
         _put(cpu / "cpu.cfs_period_us", str(_PERIOD_US))
         _put(cpu / "cpu.cfs_quota_us", str(int(resources.cpu * _PERIOD_US)))
@@ -166,18 +161,14 @@ class CgroupsV1:
 
     def read(self, name: str) -> GroupReadings:
         """From cpuacct and memory."""
-        memory = self._parents["memory"] / name
-        cpu_ns = self.cpu_used(name)
-        return GroupReadings(
-            cpu_s=None if cpu_ns is None else cpu_ns / 1e9,
-            memory_bytes=_number(memory / "memory.usage_in_bytes"),
-            memory_peak_bytes=_number(memory / "memory.max_usage_in_bytes"),
-            oom_kills=_keyed(memory / "memory.oom_control", "oom_kill"),
-        )
+        return self._group(name).read()
 
     def cpu_used(self, name: str) -> int | None:
         """In ns."""
-        return _number(self._parents["cpuacct"] / name / "cpuacct.usage")
+        return self._group(name).cpu_used()
+
+    def _group(self, name: str) -> GroupV1:
+        return GroupV1(self._parents["memory"] / name, self._parents["cpuacct"] / name)
 
     def remove(self, name: str) -> bool:
         """From every hierarchy."""
@@ -214,7 +205,7 @@ class CgroupsV2:
         _put(group / "memory.max", str(resources.memory_mb * _MIB))
         with suppress(FileNotFoundError):  # a kernel without swap accounting
             _put(group / "memory.swap.max", "0")
-        _put(group / "pids.max", str(resources.pids + _GUEST_PIDS))
+        _put(group / "pids.max", str(resources.pids + GUEST_PIDS))
         _put(group / "cpu.max", f"{int(resources.cpu * _PERIOD_US)} {_PERIOD_US}")
 
     def hosting(self, name: str) -> AbstractContextManager[None]:
@@ -231,18 +222,11 @@ class CgroupsV2:
 
     def read(self, name: str) -> GroupReadings:
         """From the group's own files; the peak is there from Linux 5.19 on."""
-        group = self._parent / name
-        cpu_us = self.cpu_used(name)
-        return GroupReadings(
-            cpu_s=None if cpu_us is None else cpu_us / 1e6,
-            memory_bytes=_number(group / "memory.current"),
-            memory_peak_bytes=_number(group / "memory.peak"),
-            oom_kills=_keyed(group / "memory.events", "oom_kill"),
-        )
+        return GroupV2(self._parent / name).read()
 
     def cpu_used(self, name: str) -> int | None:
         """In µs."""
-        return _keyed(self._parent / name / "cpu.stat", "usage_usec")
+        return GroupV2(self._parent / name).cpu_used()
 
     def remove(self, name: str) -> bool:
         """Remove the group."""
@@ -255,7 +239,7 @@ class CgroupsV2:
 
 def find_cgroups(parent: str) -> Cgroups:
     """The groups that this machine lets us have, below a level named `parent`."""
-    mounts = _mounts(Path("/proc/self/mountinfo").read_text())
+    mounts = mounted_hierarchies(Path("/proc/self/mountinfo").read_text())
     reasons = []
     if {"memory", "pids", "cpu", "cpuacct"} <= mounts.keys():
         try:
@@ -271,21 +255,6 @@ def find_cgroups(parent: str) -> Cgroups:
             except OSError as error:
                 reasons.append(f"version 2: {error}")
     return NoCgroups("; ".join(reasons) or "no control groups are mounted")
-
-
-def _mounts(mountinfo: str) -> dict[str, Path]:
-    """Controller to mount point; the unified hierarchy under the empty name."""
-    found: dict[str, Path] = {}
-    for line in mountinfo.splitlines():
-        left, _, right = line.partition(" - ")
-        kind, _, options = right.split()[:3]
-        where = Path(left.split()[4])
-        if kind == "cgroup2":
-            found.setdefault("", where)
-        elif kind == "cgroup":
-            for option in options.split(","):
-                found.setdefault(option, where)
-    return found
 
 
 def _own_group(controller: str, mount: Path) -> Path:
@@ -346,19 +315,3 @@ def _remove(group: Path) -> bool:
     except OSError:
         return False
     return True
-
-
-def _number(path: Path) -> int | None:
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):
-        return None
-
-
-def _keyed(path: Path, key: str) -> int | None:
-    with suppress(OSError):
-        for line in path.read_text().splitlines():
-            name, _, value = line.partition(" ")
-            if name == key:
-                return int(value)
-    return None

@@ -1,7 +1,8 @@
 """At start: keep what is alive, end what is not, dispose of what nobody holds.
 
 The store says who holds which box, labels say which boxes are ours, guests say whether a box was
-ever leased. No used box can become stock again: a guest that was claimed says so.
+ever leased and whether its set-up was finished. No used box can become stock again: a guest that
+was claimed says so.
 """
 
 from __future__ import annotations
@@ -155,7 +156,9 @@ class Adoption:
         self._desk.endings.close_out(tenancy, gone)
 
     async def _take_in(self, box: OwnedBox) -> None:
-        """A box that no lease holds: stock if it was never leased and still fits, else removed."""
+        """A box that no lease holds: stock if it was never leased, its set-up was finished and it
+        still fits; else removed.
+        """
         async with self._limiter:
             pool = self._house.pools.get(box.labels.get("pool", ""))
             fingerprint = box.labels.get("fingerprint", "")
@@ -168,9 +171,11 @@ class Adoption:
                 return
             taken = pool.adopt(box.ref, fingerprint=fingerprint, state=BoxState.WARM)
             assert taken.guest is not None
+            has_setup = bool(pool.template.spec.setup.commands)
             try:
                 with anyio.fail_after(_ASK_S):
-                    fresh = (await taken.guest.hello()).lease_id == ""
+                    hello = await taken.guest.hello()
+                fresh = hello.lease_id == "" and (hello.ready or not has_setup)
             except (GuestLost, SandboxdError, TimeoutError):
                 fresh = False
             if not fresh and taken.state is BoxState.WARM:

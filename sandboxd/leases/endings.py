@@ -53,7 +53,7 @@ class Endings:
         usage = replace(tenancy.lease.usage, execs=tenancy.execs, leased_s=max(0.0, leased_s))
         tenancy.change(state=LeaseState.ENDING, end=end, usage=usage)
         tenancy.settled.set()
-        tenancy.pool.held(leased_s)
+        tenancy.pool.experience.held(leased_s)
         tenancy.note("ended", reason=reason, detail=detail)
         self.count(tenancy)
         log.info("lease.ended", sandbox_id=tenancy.lease.id, reason=reason, detail=detail)

@@ -14,7 +14,7 @@ import structlog
 
 from sandboxd.errors import SandboxdError
 from sandboxd.guest.line import GuestLost
-from sandboxd.leases.admissible import check_spec, check_user
+from sandboxd.leases.admissible import check_offer, check_spec, check_user
 from sandboxd.leases.back_office import CALL_S, GUEST_GRACE_S, BackOffice
 from sandboxd.leases.endings import Endings
 from sandboxd.leases.tenancy import Tenancy
@@ -45,12 +45,13 @@ class Granting:
         """Grant a lease, waiting for a box if `order.wait`; says also whether it is a new one.
 
         Raises `capacity` (not served in time, or the queue is full), `shutting_down`, `conflict`,
-        `sandbox_lost` for a box that died while it was granted, what `check_user` and `check_spec`
-        raise, and whatever making a box raises.
+        `backend_unavailable`, `sandbox_lost` for a box that died while it was granted, what
+        `check_user`, `check_offer` and `check_spec` raise, and whatever making a box raises.
         Cancelled: the place is lost, or kept a minute for the idempotency key; what was granted
         to nobody is released.
         """
         check_user(order.terms.user, self._office.backend.capabilities())
+        check_offer(order.terms.spec, self._office.backend.capabilities())
         if order.terms.cold_because:
             await self._check_spec(order)
         tenancy = await self._known(order, owner=owner)
@@ -160,6 +161,8 @@ class Granting:
 
     def _not_in_time(self, tenancy: Tenancy, position: int, order: LeaseOrder) -> SandboxdError:
         wait_s = tenancy.pool.expected_wait_s(position)
+        if (outage := tenancy.pool.experience.outage) is not None:
+            return SandboxdError(outage.code, outage.detail, retry_after_s=outage.retry_after_s)
         return SandboxdError(
             ErrorCode.CAPACITY,
             f"no sandbox of template {order.terms.template!r} came free within "
@@ -282,6 +285,7 @@ class Granting:
             lease_wait_s=now - tenancy.lease.created_at,
             expires_at=now + terms.timeout_s,
         )
+        tenancy.diary.extend(map(dict, box.diary))
         self._office.book.bind(tenancy)
         try:
             await self._office.store.put(tenancy.lease)

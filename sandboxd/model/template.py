@@ -41,6 +41,20 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What is run once in a box before it is warm, each command by `/bin/sh -c`, in order.
+
+    env, workdir, user: as the template has them; user "" is root here. timeout_s: for all together.
+    """
+
+    commands: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    workdir: str = ""
+    user: str = ""
+    timeout_s: float = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSettings:
     """How much stock a pool keeps: `max` counts everything that exists, in whatever state."""
 
@@ -59,7 +73,7 @@ class BoxSpec:
     network: Network = field(default_factory=Network)
     runtime: str = ""
     kernels: tuple[str, ...] = ()
-    setup: tuple[str, ...] = ()
+    setup: Setup = field(default_factory=Setup)
     pull: Pull = "missing"
     mounts: tuple[Mount, ...] = ()
     shm_mb: int = 0  # of /dev/shm, which counts as memory; 0: half of the memory

@@ -5,16 +5,22 @@ can come between reading and writing it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from sandboxd.guest.client import Guest
 from sandboxd.model.box import NEXT_BOX_STATES, BoxRef, BoxState
 
+DiaryEntry = Mapping[str, Any]  # JSON: `at` in Unix seconds, `event`, and what belongs to it
+
 
 @dataclass(slots=True, eq=False)
 class Box:
-    """One box in the book. `ref` and `guest` are there once it was made."""
+    """One box in the book. `ref` and `guest` are there once it was made.
+
+    diary: what was done in it before anybody had it, for the lease that gets it.
+    """
 
     box_id: str
     fingerprint: str
@@ -22,6 +28,7 @@ class Box:
     state: BoxState = BoxState.MAKING
     ref: BoxRef | None = None
     guest: Guest | None = None
+    diary: tuple[DiaryEntry, ...] = ()
 
 
 class Stock:

@@ -15,25 +15,23 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from sandboxd.backends.protocol import Backend, BoxRef, Death
 from sandboxd.errors import SandboxdError
-from sandboxd.guest.line import GuestLost
 from sandboxd.model.box import BoxState
 from sandboxd.model.ids import new_id
 from sandboxd.model.template import BoxSpec, PoolSettings, Template
 from sandboxd.pool.admission import Queue, Ticket
 from sandboxd.pool.disposer import Disposer
+from sandboxd.pool.experience import Experience
 from sandboxd.pool.house import House
-from sandboxd.pool.plan import Pace, PoolView, Want, expected_wait_s, plan
-from sandboxd.pool.rest import Rest
+from sandboxd.pool.plan import PoolView, Want, plan
 from sandboxd.pool.status import PoolStatus
 from sandboxd.pool.stock import Box, Stock
+from sandboxd.pool.words import Words
 from sandboxd.pool.workshop import Workshop
 from sandboxd.telemetry.metrics import Metrics
 from sandboxd.wire.codes import ErrorCode
 
 log = structlog.get_logger(__name__)
 
-_WORD_EVERY_S = 900.0  # well under the guest's orphan limit of an hour
-_WORD_S = 10.0
 _REFILL_LAG_S = 0.01
 
 
@@ -55,15 +53,13 @@ class WarmPool:
         self.stock = Stock()
         self.paused = False  # by the operator
         self.retired = False  # its template is gone, or the house is being cleared
-        self.last_error: str | None = None
+        self.experience = Experience()
         self._fingerprint = template.spec.fingerprint()
         self._workshop = Workshop(backend, labels=labels, metrics=metrics)
         self._disposer = disposer
         self._house = house
         self._queue = Queue(most=template.pool.queue)
-        self._pace = Pace()
-        self._rest = Rest()
-        self._word_at = 0.0
+        self._words = Words(self.stock, on_silent=self._silent)
         self._changed = anyio.Event()
         self._wanted = anyio.Event()
         house.pools[template.name] = self
@@ -114,9 +110,7 @@ class WarmPool:
 
     def expected_wait_s(self, position: int) -> float:
         """An estimate of the wait at that place."""
-        return expected_wait_s(
-            self._pace, position=position, starting=self.settings.starting, most=self.settings.max
-        )
+        return self.experience.expected_wait_s(position, self.settings)
 
     def give_up(self, box: Box) -> anyio.Event:
         """Dispose of a box, used, dead or stale. The event is set once it is gone. Idempotent."""
@@ -124,20 +118,20 @@ class WarmPool:
             self.stock.move(box, BoxState.DISPOSING)
         return self._disposer.dispose(box.box_id, box.ref, box.guest)
 
-    def held(self, seconds: float) -> None:
-        """A lease of this pool lasted so long: the pace of releases."""
-        self._pace = Pace(make_s=self._pace.make_s, hold_s=0.8 * self._pace.hold_s + 0.2 * seconds)
-
     # What happens to it.
 
     def died(self, death: Death) -> None:
         """A box of this stock is dead. Leased ones are their lease's business."""
         box = self.stock.get(death.box_id)
         if box is not None and box.state is BoxState.WARM:
-            self.last_error = f"a warm box died: {death.detail or death.reason}"
+            self.experience.noticed(f"a warm box died: {death.detail or death.reason}")
             log.warning("stock.died", pool=self.template.name, box_id=box.box_id)
             self.give_up(box)
             self.wake()
+
+    def _silent(self, box: Box, error: Exception) -> None:
+        self.experience.noticed(f"a warm box did not answer: {error}")
+        self.give_up(box)
 
     def adopt(self, ref: BoxRef, *, fingerprint: str, state: BoxState) -> Box:
         """Enter a box that lived before this daemon did."""
@@ -164,7 +158,7 @@ class WarmPool:
         self.settings, self.retired = template.pool, False
         self._queue.most = template.pool.queue
         self._fingerprint = template.spec.fingerprint()
-        self._rest.end()
+        self.experience.start_over()
         self.wake()
 
     def adjust(self, settings: PoolSettings, *, paused: bool) -> None:
@@ -216,7 +210,7 @@ class WarmPool:
             max=self.settings.max,
             starting=self.settings.starting,
             paused=self.paused,
-            last_error=self.last_error,
+            last_error=self.experience.last_error,
         )
 
     # What the house weighs pools against each other by.
@@ -257,7 +251,7 @@ class WarmPool:
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Keep the stock until cancelled. What is in the making then is found at the next start."""
-        self._word_at = anyio.current_time() + _WORD_EVERY_S
+        self._words.put_off()
         async with anyio.create_task_group() as tasks:
             task_status.started()
             while True:
@@ -273,15 +267,15 @@ class WarmPool:
 
     async def _until_something_is_due(self, tasks: TaskGroup) -> None:
         now = anyio.current_time()
-        due = self._word_at
-        if self._rest.until > now:
-            due = min(due, self._rest.until)
+        due = self._words.due_at
+        if self.experience.rests_until > now:
+            due = min(due, self.experience.rests_until)
         with anyio.move_on_after(due - now):
             await self._changed.wait()
             return
-        if anyio.current_time() >= self._word_at:
-            self._word_at = anyio.current_time() + _WORD_EVERY_S
-            tasks.start_soon(self._say_a_word, name=f"pool-{self.template.name}-word")
+        if anyio.current_time() >= self._words.due_at:
+            self._words.put_off()
+            tasks.start_soon(self._words.say, name=f"pool-{self.template.name}-word")
 
     async def _let_the_lease_go_first(self) -> None:
         """Whoever took the box is being served right now: making the next one at once would compete
@@ -329,7 +323,7 @@ class WarmPool:
             disposing=self.stock.count(BoxState.DISPOSING),
             house_room=self._house.room_for(self),
             house_spare=self._house.spare(self),
-            refill=not self.paused and self._rest.over,
+            refill=not self.paused and self.experience.rested,
         )
 
     def _make_room(self, unmet: int) -> None:
@@ -359,9 +353,7 @@ class WarmPool:
             self.wake()
 
     def _made(self, box: Box, ticket: Ticket | None, took_s: float) -> None:
-        self._rest.end()
-        self.last_error = None
-        self._pace = Pace(make_s=0.7 * self._pace.make_s + 0.3 * took_s, hold_s=self._pace.hold_s)
+        self.experience.made(took_s)
         if ticket is None or ticket not in self._queue:  # it was made for one who has gone
             ticket = self._queue.pop(box.fingerprint)
         else:
@@ -373,8 +365,7 @@ class WarmPool:
             ticket.give(box)
 
     def _make_failed(self, box: Box, ticket: Ticket | None, error: SandboxdError) -> None:
-        self._rest.begin()
-        self.last_error = str(error)
+        self.experience.failed(error)
         log.warning("make.failed", pool=self.template.name, box_id=box.box_id, error=str(error))
         self.give_up(box)
         if ticket is None:
@@ -385,16 +376,3 @@ class WarmPool:
             return  # who waited for it has gone
         if ticket is not None:
             ticket.refuse(error)
-
-    async def _say_a_word(self) -> None:
-        """Keep the guests of warm boxes from ending themselves as orphans, and find dead ones."""
-        for box in self.stock.warm():
-            if box.guest is None or box.state is not BoxState.WARM:
-                continue
-            try:
-                with anyio.fail_after(_WORD_S):
-                    await box.guest.hello()
-            except (GuestLost, SandboxdError, TimeoutError) as error:
-                if box.state is BoxState.WARM:
-                    self.last_error = f"a warm box did not answer: {error}"
-                    self.give_up(box)

@@ -10,12 +10,15 @@ from anyio.abc import ByteStream
 from sandboxd.backends.protocol import Backend, BoxOrder, BoxRef
 from sandboxd.errors import SandboxdError
 from sandboxd.guest.client import Guest
-from sandboxd.model.template import BoxSpec
-from sandboxd.pool.stock import Box
+from sandboxd.guest.line import GuestLost
+from sandboxd.model.template import BoxSpec, Setup
+from sandboxd.pool.setting_up import died_in_setup, set_up
+from sandboxd.pool.stock import Box, DiaryEntry
 from sandboxd.telemetry.metrics import Metrics
 from sandboxd.wire.codes import ErrorCode
 
 _MAKE_S = 300.0  # a make that takes longer has failed
+_LOOK_S = 5.0
 
 
 class Workshop:
@@ -27,10 +30,11 @@ class Workshop:
         self._metrics = metrics
 
     async def make(self, box: Box, spec: BoxSpec) -> float:
-        """Make a box that is in the book already: it has `ref` and `guest` then. Returns seconds.
+        """Make a box that is in the book already: it has `ref`, `guest` and `diary` then. Returns
+        seconds, those of its set-up among them.
 
-        Raises as `Backend.make`, and `start_failed` when it takes too long. Cancelled: what there
-        is of it is found at the next start.
+        Raises as `Backend.make` and `set_up`, and `start_failed` when it takes too long. Cancelled:
+        what there is of it is found at the next start.
         """
         marks = {"pool": box.pool, "fingerprint": box.fingerprint}
         order = BoxOrder(box_id=box.box_id, spec=spec, labels={**self._labels, **marks})
@@ -42,9 +46,23 @@ class Workshop:
             detail = f"no box within {_MAKE_S:.0f} s"
             raise SandboxdError(ErrorCode.START_FAILED, detail) from error
         box.guest = self.guest(box.ref)
+        if spec.setup.commands:
+            box.diary = await self._set_up(box.ref, box.guest, spec.setup)
         took_s = anyio.current_time() - began
         self._metrics.make_seconds.labels(self._backend.name).observe(took_s)
         return took_s
+
+    async def _set_up(self, ref: BoxRef, guest: Guest, setup: Setup) -> tuple[DiaryEntry, ...]:
+        try:
+            return await set_up(guest, setup)
+        except (GuestLost, SandboxdError) as error:
+            if isinstance(error, SandboxdError) and error.code is not ErrorCode.SANDBOX_LOST:
+                raise
+            with anyio.move_on_after(_LOOK_S):
+                death = await self._backend.look(ref)
+                if death is not None:
+                    raise died_in_setup(death) from error
+            raise SandboxdError(ErrorCode.START_FAILED, f"set-up: {error}") from error
 
     def guest(self, ref: BoxRef) -> Guest:
         """A line to the guest of a box; connects when it is used."""

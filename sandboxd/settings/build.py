@@ -5,11 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from sandboxd.model.template import BoxSpec, Network, PoolSettings, Resources, Template
+from sandboxd.model.template import (
+    BoxSpec,
+    Mount,
+    Network,
+    PoolSettings,
+    Resources,
+    Setup,
+    Template,
+)
+from sandboxd.settings.image_options import image_options
 from sandboxd.settings.keys import Complain, read_keys
 from sandboxd.settings.misfits import misfits
 from sandboxd.settings.nouns import (
     BackendSettings,
+    DockerOptions,
     LimitSettings,
     LocalOptions,
     LogSettings,
@@ -21,6 +31,7 @@ from sandboxd.settings.nouns import (
 )
 from sandboxd.settings.places import default_state_dir
 from sandboxd.settings.schema import (
+    DockerTable,
     McpServerTable,
     SettingsFile,
     SharedMcpServerTable,
@@ -34,7 +45,7 @@ def build(
     """The settings of a valid file. Reads key files; says through `complain` what does not fit."""
     settings = Settings(
         state_dir=Path(file.state_dir) if file.state_dir else default_state_dir(env),
-        backend=_backend(file),
+        backend=_backend(file, source, complain),
         server=_server(file, source, complain),
         limits=LimitSettings(max_sandboxes=file.limits.max_sandboxes),
         log=LogSettings(level=file.log.level, format=file.log.format),
@@ -51,7 +62,7 @@ def build(
     return settings
 
 
-def _backend(file: SettingsFile) -> BackendSettings:
+def _backend(file: SettingsFile, source: Path | None, complain: Complain) -> BackendSettings:
     table = file.backend
     return BackendSettings(
         kind=table.kind,
@@ -61,6 +72,19 @@ def _backend(file: SettingsFile) -> BackendSettings:
             id_count=table.local.id_count,
             images=tuple(map(Path, table.local.images)),
         ),
+        docker=_docker(table.docker, source, complain),
+    )
+
+
+def _docker(table: DockerTable, source: Path | None, complain: Complain) -> DockerOptions:
+    return DockerOptions(
+        host=table.host,
+        guest=table.guest,
+        network=table.network,
+        starting=table.starting,
+        ready_timeout_s=table.ready_timeout_s,
+        disk_every_s=table.disk_every_s,
+        images=image_options(table, prefix="backend.docker", source=source, complain=complain),
     )
 
 
@@ -84,8 +108,10 @@ def _template(name: str, table: TemplateTable) -> Template:
         network=Network(kind=table.network.kind, allow=tuple(table.network.allow)),
         runtime=table.runtime,
         kernels=tuple(table.kernels),
-        setup=tuple(table.setup),
+        setup=_setup(table),
         pull=table.pull,
+        mounts=tuple(Mount(**mount.model_dump()) for mount in table.mounts),
+        shm_mb=table.shm_mb,
     )
     return Template(
         name=name,
@@ -98,6 +124,19 @@ def _template(name: str, table: TemplateTable) -> Template:
         max_timeout_s=table.max_timeout_s,
         idle_timeout_s=table.idle_timeout_s,
         pool=PoolSettings(**table.pool.model_dump()),
+    )
+
+
+def _setup(table: TemplateTable) -> Setup:
+    """Empty without commands, so that a change of what they would run with changes nothing."""
+    if not table.setup:
+        return Setup()
+    return Setup(
+        commands=tuple(table.setup),
+        env=tuple(sorted(table.env.items())),
+        workdir=table.workdir,
+        user=table.user,
+        timeout_s=table.setup_timeout_s,
     )
 
 

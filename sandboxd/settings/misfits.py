@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import os
+import posixpath
 from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
 
+from sandboxd.guest.inside import GUEST_INSIDE, SHARED_INSIDE
+from sandboxd.model.template import Mount
 from sandboxd.settings.nouns import Settings
 
 # A socket's path is RUN_DIR/<id of the box>/s.sock and must stay under 100 bytes.
 _RUN_DIR_BYTES = 60
+# What a sandbox is made of: nothing may be mounted on it or below it, or over it as a whole.
+_OWN_PLACES = frozenset({"/proc", "/sys", "/dev", SHARED_INSIDE, GUEST_INSIDE})
+_WHOLE = frozenset({"/", "/run", "/usr", "/etc", "/bin", "/sbin", "/lib", "/lib64"})
+_BRIDGE_PORTS = 1000  # 1023, and some of them are the engine's
 Misfit = tuple[str, str]  # key of the file, what is wrong and its mend
 
 
@@ -17,8 +25,15 @@ def misfits(settings: Settings) -> Iterator[Misfit]:
     yield from _sizes(settings)
     yield from _unknown_templates(settings)
     yield from _shared_servers(settings)
+    for name, template in settings.templates.items():
+        key = f"templates.{name}.mounts"
+        yield from _mounts(key, template.spec.mounts)
+        yield from _sources(key, template.spec.mounts, settings)
     if settings.backend.kind == "local":
         yield from _images_unfit_for_local(settings)
+    if settings.backend.kind == "docker":
+        yield from _images_unfit_for_an_engine(settings)
+        yield from _crowded_bridge(settings)
 
 
 def _sizes(settings: Settings) -> Iterator[Misfit]:
@@ -49,6 +64,32 @@ def _shared_servers(settings: Settings) -> Iterator[Misfit]:
             yield f"mcp_servers.{name}.template", _no_template(settings, server.template)
 
 
+def _mounts(key: str, mounts: tuple[Mount, ...]) -> Iterator[Misfit]:
+    seen: set[str] = set()
+    for number, mount in enumerate(mounts):
+        target, place = mount.target, f"{key}[{number}].target"
+        above = {target, *map(str, PurePosixPath(target).parents)}
+        if target != "/" + posixpath.normpath(target).lstrip("/"):
+            yield place, f"`{target}` is no plain path; write it without `..`, `.` or a last `/`"
+        elif target in _WHOLE or above & _OWN_PLACES:
+            text = f"`{target}` is the sandbox's own"
+            yield place, f"{text}; choose a folder for it alone, like /data"
+        elif target in seen:
+            yield place, f"something is mounted on `{target}` already; choose another place"
+        seen.add(target)
+
+
+def _sources(key: str, mounts: tuple[Mount, ...], settings: Settings) -> Iterator[Misfit]:
+    """Whoever sees another sandbox's socket may speak to its guest."""
+    own = [place for place in (settings.state_dir, settings.backend.run_dir) if place is not None]
+    for number, mount in enumerate(mounts):
+        source = Path(posixpath.normpath(mount.source))
+        for place in own:
+            if source == place or source in place.parents or place in source.parents:
+                text = f"`{source}` shows the daemon's own files in {place}"
+                yield f"{key}[{number}].source", f"{text}; choose a folder beside them"
+
+
 def _no_template(settings: Settings, wrong: str) -> str:
     known = ", ".join(f"`{name}`" for name in settings.templates) or "none"
     return f"there is no template `{wrong}`; there are {known}"
@@ -63,3 +104,23 @@ def _images_unfit_for_local(settings: Settings) -> Iterator[Misfit]:
                 f"templates.{name}.image",
                 f'{text}; give "host" or the folder of an unpacked root',
             )
+
+
+def _images_unfit_for_an_engine(settings: Settings) -> Iterator[Misfit]:
+    for name, template in settings.templates.items():
+        image = template.spec.image
+        if image == "host" or image.startswith("/"):
+            text = f"`{image}` is no image for the docker backend"
+            yield f"templates.{name}.image", f"{text}; give a reference like python:3.12-slim"
+
+
+def _crowded_bridge(settings: Settings) -> Iterator[Misfit]:
+    if settings.backend.docker.network:
+        return
+    templates = settings.templates.values()
+    online = [each.pool.max for each in templates if each.spec.network.kind == "internet"]
+    most = min(sum(online), settings.limits.max_sandboxes)
+    if most > _BRIDGE_PORTS:
+        text = f"{most} sandboxes may be on one bridge, which takes about {_BRIDGE_PORTS}"
+        mend = 'lower `pool.max` where `network = "internet"`, or name a network of another kind'
+        yield "backend.docker.network", f"{text}; {mend}"

@@ -14,6 +14,7 @@ from typing import Literal
 from sandboxd.model.template import Template
 
 BackendKind = Literal["local", "docker", "kubernetes", "fake"]
+GuestMode = Literal["auto", "socket", "tcp"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +56,41 @@ class LocalOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RegistryLogin:
+    """Who we are at a registry. The password itself is never among the settings."""
+
+    username: str
+    password_file: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageOptions:
+    """What an operator decides of a container engine's images.
+
+    registries: by host. allow_images: patterns of what callers may name. disk_mb: 0 for no bound.
+    """
+
+    registries: Mapping[str, RegistryLogin] = field(default_factory=dict)
+    allow_images: tuple[str, ...] = ()
+    disk_mb: int = 0
+    pulls_per_registry: int = 2
+    stall_s: float = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DockerOptions:
+    """The docker backend's own; empty and 0 leave the choice to it. Times in seconds."""
+
+    host: str = ""
+    guest: GuestMode = "auto"
+    network: str = ""
+    starting: int = 0
+    ready_timeout_s: float = 60.0
+    disk_every_s: float = 5.0
+    images: ImageOptions = field(default_factory=ImageOptions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BackendSettings:
     """Which backend makes the boxes.
 
@@ -64,6 +100,7 @@ class BackendSettings:
     kind: BackendKind = "local"
     run_dir: Path | None = None
     local: LocalOptions = field(default_factory=LocalOptions)
+    docker: DockerOptions = field(default_factory=DockerOptions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

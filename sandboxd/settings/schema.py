@@ -6,62 +6,24 @@ has types.
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
-from sandboxd.settings.nouns import BackendKind
+from sandboxd.settings.fields import (
+    AbsolutePath,
+    AllowedHost,
+    Environment,
+    Filled,
+    Name,
+    Table,
+    Text,
+    Url,
+)
+from sandboxd.settings.image_keys import ImageKeys
+from sandboxd.settings.nouns import BackendKind, GuestMode
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
-_ALLOWED_HOST = re.compile(r"(\*\.)?[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?\Z")
-_ENV_BYTES = 1 << 20
 _YEAR_S = 366 * 86400
-
-
-def _no_nul(text: str) -> str:
-    if "\0" in text:
-        msg = "must not hold a NUL character"
-        raise ValueError(msg)
-    return text
-
-
-def _name(text: str) -> str:
-    if not _NAME.match(text):
-        msg = "must be 1 to 63 letters, digits, '.', '_' or '-', beginning with a letter or digit"
-        raise ValueError(msg)
-    return text
-
-
-def _absolute(text: str) -> str:
-    if not text.startswith("/"):
-        msg = "must be an absolute path, beginning with '/'"
-        raise ValueError(msg)
-    return text
-
-
-def _environment(env: dict[str, str]) -> dict[str, str]:
-    if any(not name or "=" in name for name in env):
-        msg = "a variable's name must not be empty nor hold '='"
-        raise ValueError(msg)
-    if sum(len(name.encode()) + len(value.encode()) for name, value in env.items()) > _ENV_BYTES:
-        msg = "must be at most 1 MiB together"
-        raise ValueError(msg)
-    return env
-
-
-def _allowed_host(text: str) -> str:
-    if not _ALLOWED_HOST.match(text):
-        msg = "must be HOST, HOST:PORT or *.DOMAIN"
-        raise ValueError(msg)
-    return text
-
-
-def _url(text: str) -> str:
-    if text and not re.match(r"https?://[^\s/?#]+(/[^\s?#]*)?\Z", text):
-        msg = "must be an http:// or https:// URL without query, or empty"
-        raise ValueError(msg)
-    return text
 
 
 def _network(value: object) -> object:
@@ -71,26 +33,6 @@ def _network(value: object) -> object:
     if isinstance(value, dict) and "kind" not in value:
         return {"kind": "allow", **value}
     return value
-
-
-Text = Annotated[str, AfterValidator(_no_nul)]
-Name = Annotated[str, AfterValidator(_name)]
-Filled = Annotated[Text, Field(min_length=1)]
-AbsolutePath = Annotated[Text, AfterValidator(_absolute)]
-Environment = Annotated[dict[Text, Text], AfterValidator(_environment)]
-AllowedHost = Annotated[str, AfterValidator(_allowed_host)]
-Url = Annotated[str, AfterValidator(_url)]
-
-
-class Table(BaseModel):
-    """A TOML table."""
-
-    model_config = ConfigDict(
-        extra="forbid",
-        strict=True,
-        allow_inf_nan=False,
-        use_attribute_docstrings=True,
-    )
 
 
 class ApiKeyTable(Table):
@@ -135,6 +77,26 @@ class LocalTable(Table):
     """Folders below which a caller may name an image; else only templates name any but "host"."""
 
 
+class DockerTable(ImageKeys):
+    """The docker backend: any engine with Docker's API."""
+
+    host: Text = ""
+    """Address of the engine, as `unix:///run/podman/podman.sock`; empty: `DOCKER_HOST`, else
+    `unix:///var/run/docker.sock`."""
+    guest: GuestMode = "auto"
+    """How guests are reached: by a socket in a folder that the sandbox and the daemon share, or
+    by TCP; `auto`: by socket where the engine is on this machine."""
+    network: Text = ""
+    """The engine's network for sandboxes with `network = "internet"`; empty: a bridge of our own,
+    on which they do not reach each other."""
+    starting: int = Field(0, ge=0, le=256)
+    """Containers that start at once, over all pools; 0: as many as there are cores, at least 2."""
+    ready_timeout_s: float = Field(60, ge=1, le=600)
+    """Seconds for a container to start and its guest to answer."""
+    disk_every_s: float = Field(5, ge=0.1, le=3600)
+    """Seconds between two measurements of what a sandbox wrote."""
+
+
 class BackendTable(Table):
     """What makes the sandboxes."""
 
@@ -144,6 +106,8 @@ class BackendTable(Table):
     """Short folder for sockets; unset: one below /run/sandboxd as root, else $XDG_RUNTIME_DIR."""
     local: LocalTable = Field(default_factory=LocalTable)
     """The local backend."""
+    docker: DockerTable = Field(default_factory=DockerTable)
+    """The docker backend."""
 
 
 class LimitsTable(Table):
@@ -253,6 +217,17 @@ class SharedMcpServerTable(McpServerTable):
     """Always `shared` here."""
 
 
+class MountTable(Table):
+    """A folder or file of the machine that sandboxes see."""
+
+    source: AbsolutePath
+    """Where it lies on the machine; must be there when a sandbox is made."""
+    target: AbsolutePath
+    """Where sandboxes see it."""
+    read_only: bool = True
+    """Whether sandboxes may only read it."""
+
+
 Network = Annotated[NetworkTable, BeforeValidator(_network)]
 
 
@@ -277,8 +252,14 @@ class TemplateTable(Table):
     """Root's rights inside: the guest's own, or none."""
     kernels: list[Name] = []
     """Jupyter kernels already running in warm sandboxes."""
-    setup: list[Filled] = []
-    """Commands run once per sandbox before it is warm."""
+    setup: list[Filled] = Field([], max_length=64)
+    """Commands run once per sandbox before it is warm, as root unless `user` is set."""
+    setup_timeout_s: float = Field(300, gt=0, le=1800)
+    """Seconds that all of `setup` together may take."""
+    mounts: list[MountTable] = Field([], max_length=32)
+    """Folders and files of the machine that sandboxes see."""
+    shm_mb: int = Field(0, ge=0, le=1 << 24)
+    """Size of /dev/shm in MiB, which counts as memory; 0: half of `resources.memory_mb`."""
     pull: Literal["missing", "always", "never"] = "missing"
     """When the image is pulled."""
     timeout_s: float = Field(3600, gt=0, le=_YEAR_S)
@@ -327,7 +308,7 @@ class SettingsFile(Table):
 
 def is_secret(path: tuple[Any, ...]) -> bool:
     """Whether the value at this place of the file must never be shown."""
-    return "api_keys" in path or "env" in path
+    return not {"api_keys", "env", "registries"}.isdisjoint(path)
 
 
 def inner_table(annotation: Any) -> tuple[type[BaseModel] | None, str]:

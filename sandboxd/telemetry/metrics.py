@@ -52,6 +52,15 @@ class Metrics:
             buckets=_FAST,
             registry=self.registry,
         )
+        self.attached = Gauge(
+            "sandboxd_attached", "Readers attached by WebSocket now.", registry=self.registry
+        )
+        self.detached = Counter(
+            "sandboxd_detached",
+            "Attachments that ended, by the code they closed with (0: the reader left).",
+            ["code"],
+            registry=self.registry,
+        )
         self.queue_length = Gauge(
             "sandboxd_queue_length", "Callers waiting.", ["pool"], registry=self.registry
         )

@@ -139,6 +139,19 @@ async def test_pools_shows_every_template(sandboxd: Program) -> None:
     assert "TEMPLATE" in (await sandboxd.run("pools")).out
 
 
+async def test_images_are_had_ready_and_listed(sandboxd: Program) -> None:
+    done = await sandboxd.run("prefetch", "one", "two", "-o", "json")
+    assert done.code == 0, done.err
+    told = json.loads(done.out)["images"]
+    assert [(image["reference"], image["state"]) for image in told] == [
+        ("one", "present"),
+        ("two", "present"),
+    ]
+    listed = json.loads((await sandboxd.run("images", "-o", "json")).out)["images"]
+    assert {image["reference"] for image in listed} == {"host", "one", "two"}
+    assert "IMAGE" in (await sandboxd.run("images")).out
+
+
 async def test_an_unknown_template_is_a_line_that_names_it(sandboxd: Program) -> None:
     done = await sandboxd.run("lease", "pyton")
     assert done.code == 1

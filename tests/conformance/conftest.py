@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,15 +17,17 @@ from tempfile import TemporaryDirectory
 import anyio
 import pytest
 
+from sandboxd.backends.docker import DockerSettings, open_docker
 from sandboxd.backends.fake import FakeSettings, open_fake
 from sandboxd.backends.local import LocalSettings, open_local
 from sandboxd.backends.local.doctor import probe
 from sandboxd.backends.protocol import Backend, BoxOrder, BoxRef
 from sandboxd.guest import Guest
+from sandboxd.guest.run_dir import default_run_dir
 from sandboxd.model.claim import Claim
 from sandboxd.model.ids import new_id
 from sandboxd.model.template import BoxSpec, Resources
-from tests.conftest import Loop, asyncio_loop, jumping_loop
+from tests.conftest import EngineHost, Loop, asyncio_loop, jumping_loop
 from tests.support.local_traces import traces
 
 
@@ -34,11 +36,12 @@ class Maker:
     """One column of the matrix.
 
     image: what a box is made of. loop: real or virtual time. missing: why this machine cannot have
-    it; "" if it can.
+    it; "" if it can. needs_engine: of a container engine, which also has the image.
     """
 
     open: Callable[[Path], AbstractAsyncContextManager[Backend]]
     image: str = "host"
+    needs_engine: bool = False
     loop: Callable[[], Loop] = asyncio_loop
     missing: Callable[[], str] = lambda: ""
 
@@ -60,6 +63,25 @@ async def open_local_backend(directory: Path) -> AsyncIterator[Backend]:
     assert traces(settings) == []
 
 
+def open_nowhere(_directory: Path) -> AbstractAsyncContextManager[Backend]:
+    """Stands in the matrix for what is opened only once there is an engine."""
+    raise AssertionError("no engine yet")
+
+
+@asynccontextmanager
+async def open_docker_backend(directory: Path, engine: EngineHost) -> AsyncIterator[Backend]:
+    """On the tests' own engine, with its rounds of measuring close together."""
+    settings = DockerSettings(
+        state_dir=directory,
+        installation=new_id("t")[2:14],
+        host=engine.host,
+        disk_every_s=0.2,
+    )
+    async with open_docker(settings) as backend:
+        yield backend
+    assert not default_run_dir(settings.installation).exists()
+
+
 def local_gap() -> str:
     """Why this machine has no local backend."""
     with TemporaryDirectory() as directory:
@@ -72,13 +94,23 @@ MATRIX: dict[str, Maker] = {
     "fake": Maker(open=open_fake_backend),
     "fake-virtual": Maker(open=open_fake_backend, loop=jumping_loop),
     "local": Maker(open=open_local_backend, missing=cache(local_gap)),
+    "docker": Maker(open=open_nowhere, needs_engine=True),
 }
+COLUMNS = [
+    pytest.param(name, marks=[pytest.mark.docker] if made.needs_engine else [])
+    for name, made in sorted(MATRIX.items())
+]
 
 
-@pytest.fixture(params=sorted(MATRIX))
+@pytest.fixture(params=COLUMNS)
 def maker(request: pytest.FixtureRequest) -> Maker:
     """The maker under test."""
     chosen = MATRIX[request.param]
+    if chosen.needs_engine:
+        engine: EngineHost = request.getfixturevalue("engine_host")
+        return replace(
+            chosen, open=lambda place: open_docker_backend(place, engine), image=engine.image
+        )
     if reason := chosen.missing():
         pytest.skip(reason)
     return chosen

@@ -58,6 +58,19 @@ def test_no_link_leads_out_of_a_listed_folder(client: httpx.Client, images: Path
     assert answer.status_code == 403
 
 
+def test_prefetching_shows_no_directory_that_a_lease_could_not_name(
+    client: httpx.Client, images: Path
+) -> None:
+    answer = client.post("/v1/images/prefetch", json={"images": ["host", "/etc"]})
+    assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+    body = {"images": ["host", f"{images}/empty"]}
+    answer = client.post("/v1/images/prefetch", params={"wait_s": 10}, json=body)
+    states = [image["state"] for image in answer.json()["images"]]
+    assert states == ["present", "failed"]
+    listed = client.get("/v1/images").json()["images"]
+    assert [image["reference"] for image in listed] == ["host"]
+
+
 def test_what_lies_in_a_listed_folder_is_tried(client: httpx.Client, images: Path) -> None:
     answer = client.post("/v1/sandboxes", json={"image": f"{images}/empty"})
     assert (answer.status_code, answer.json()["code"]) == (424, "image_unavailable")

@@ -227,3 +227,24 @@ def test_a_caller_killed_in_the_middle_leaves_no_lease_behind(tmp_path: Path) ->
             within_s=15,
             what="the dead trainer's leases are gone",
         )
+
+
+def test_a_box_whose_set_up_kill_9_cut_short_is_removed_and_never_leased(tmp_path: Path) -> None:
+    config = CONFIG.replace(
+        "pool = {ready = 2", 'setup = ["touch /opt/begun", "sleep 3"]\npool = {ready = 2'
+    )
+    with service(tmp_path, config=config) as daemon:
+        eventually(
+            lambda: len(list((daemon.state / "boxes").glob("*/upper-opt/begun"))) == 2,
+            within_s=20,
+            what="two boxes are in the middle of their set-up",
+        )
+        before = boxes(daemon)
+        daemon.kill()
+        assert boxes(daemon) == before
+        daemon.start()
+        with Sandboxd(url=daemon.url) as client:
+            sandbox = client.lease("python")
+            assert [line["event"] for line in sandbox.logs()] == ["setup", "setup", "leased"]
+        full(daemon)
+        assert not boxes(daemon) & before

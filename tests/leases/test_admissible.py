@@ -72,6 +72,33 @@ async def test_a_folder_beside_a_listed_one_is_not_below_it(tmp_path: Path) -> N
         )
 
 
+@pytest.mark.parametrize(
+    ("image", "allowed"),
+    [
+        ("docker.io/library/known:latest", ()),  # a template's, by its whole name
+        ("python:3.11", ("python",)),
+        ("ghcr.io/team/x:1", ("ghcr.io/team/*",)),
+        ("anything", ("*",)),
+    ],
+)
+async def test_names_of_templates_and_patterns_may_be_named(
+    image: str, allowed: tuple[str, ...]
+) -> None:
+    named = replace(capabilities(), caller_images=allowed)
+    known = [BoxSpec(image="known")]
+    spec = replace(TEMPLATE, image=image)
+    await check_spec(spec, template=TEMPLATE, templates=known, capabilities=named)
+
+
+@pytest.mark.parametrize("image", ["evil.example/python", "python2", "/etc", "sha256:" + "0" * 64])
+async def test_names_that_no_pattern_allows_are_forbidden_with_the_mend(image: str) -> None:
+    named = replace(capabilities(), caller_images=("python",))
+    with pytest.raises(SandboxdError) as caught:
+        await check(replace(TEMPLATE, image=image), named)
+    assert caught.value.code is ErrorCode.FORBIDDEN
+    assert "backend.docker.allow_images" in caught.value.detail
+
+
 async def test_a_maker_without_a_list_takes_any_image() -> None:
     any_image = replace(capabilities(), caller_images=None)
     await check(replace(TEMPLATE, image="python:3.12"), any_image)

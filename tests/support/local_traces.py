@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from sandboxd.backends.local import LocalSettings
-from sandboxd.backends.local.launching.stage import default_run_dir
+from sandboxd.guest.run_dir import default_run_dir
 
 
 def traces(settings: LocalSettings) -> list[str]:
@@ -24,11 +24,11 @@ def traces(settings: LocalSettings) -> list[str]:
 def _processes(text: str) -> list[str]:
     """Processes whose command line has a text in it."""
     found = []
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+    for entry in Path("/proc").glob("[0-9]*"):
         try:
-            words = entry.read_bytes()
+            words = (entry / "cmdline").read_bytes()
         except OSError:
             continue
         if text.encode() in words:
-            found.append(f"process {entry.parent.name}")
+            found.append(f"process {entry.name}")
     return found

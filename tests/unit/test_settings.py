@@ -252,3 +252,82 @@ def test_folders_of_images_are_absolute_and_key_files_are_known_to_be_hidden(
         tmp_path / "key",
     )
     assert refusals(tmp_path, '[backend.local]\nimages = ["images"]\n')
+
+
+def test_mounts_set_up_and_shared_memory_reach_the_spec_and_change_its_fingerprint(
+    tmp_path: Path,
+) -> None:
+    plain = '[templates.t]\nimage = "host"\nenv = {A = "1"}\n'
+    specs = [
+        load(tmp_path, plain + more).templates["t"].spec
+        for more in (
+            "",
+            'setup = ["true"]',
+            'setup = ["true"]\nuser = "nobody"',
+            "shm_mb = 64",
+            'mounts = [{source = "/srv/a", target = "/data"}]',
+            'mounts = [{source = "/srv/a", target = "/data", read_only = false}]',
+        )
+    ]
+    assert len({spec.fingerprint() for spec in specs}) == len(specs)
+    assert specs[0].setup.env == ()
+    assert specs[1].setup.env == (("A", "1"),)
+    assert specs[1].setup.timeout_s == 300
+    assert specs[4].mounts[0].read_only
+
+
+def test_an_environment_replaces_stock_only_where_a_set_up_has_seen_it(tmp_path: Path) -> None:
+    def fingerprint(text: str) -> str:
+        return (
+            load(tmp_path, f'[templates.t]\nimage = "host"\n{text}')
+            .templates["t"]
+            .spec.fingerprint()
+        )
+
+    assert fingerprint('env = {A = "1"}') == fingerprint('env = {A = "2"}')
+    with_setup = 'setup = ["true"]\nenv = {A = "%s"}'
+    assert fingerprint(with_setup % 1) != fingerprint(with_setup % 2)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/",
+        "/proc",
+        "/proc/sys",
+        "/sys/fs/cgroup",
+        "/dev/shm",
+        "/run/guest",
+        "/run/sandbox-guest",
+        "/run",
+        "/usr",
+        "/data/../proc",
+        "//proc",
+        "/data/",
+        "data",
+    ],
+)
+def test_nothing_is_mounted_on_what_a_sandbox_is_made_of(tmp_path: Path, target: str) -> None:
+    (text,) = refusals(
+        tmp_path,
+        '[templates.t]\nimage = "host"\n'
+        f'mounts = [{{source = "/a", target = "/ok"}}, {{source = "/b", target = "{target}"}}]',
+    )
+    assert "templates.t.mounts[1].target" in text
+
+
+def test_two_mounts_on_one_place_are_refused(tmp_path: Path) -> None:
+    mount = '{source = "/srv/a", target = "/data"}'
+    (text,) = refusals(tmp_path, f'[templates.t]\nimage = "host"\nmounts = [{mount}, {mount}]')
+    assert "something is mounted on `/data` already" in text
+
+
+@pytest.mark.parametrize("source", ["/", "/var/lib", "/var/lib/mine", "/var/lib/mine/boxes"])
+def test_no_mount_shows_the_daemons_own_directories(tmp_path: Path, source: str) -> None:
+    mount = f'{{source = "{source}", target = "/data"}}'
+    (text,) = refusals(
+        tmp_path,
+        f'state_dir = "/var/lib/mine"\n[templates.t]\nimage = "host"\nmounts = [{mount}]',
+    )
+    assert "templates.t.mounts[0].source" in text
+    assert "the daemon's own files" in text

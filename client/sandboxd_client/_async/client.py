@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self, Unpack
 
 from sandboxd_client._async.api import PATIENCE_S, AsyncApi
 from sandboxd_client._async.leasing import AsyncPlace
 from sandboxd_client._async.sandbox import AsyncSandbox, every_page
-from sandboxd_client._core.calls import Call, path_of
+from sandboxd_client._core.calls import ROUND_S, Call, encode, path_of, silence_for
+from sandboxd_client._core.fields import needed
 from sandboxd_client._core.settings import address_of, key_of
+from sandboxd_client._runtime import aio as runtime
 from sandboxd_client._runtime.aio import AsyncOpening
 from sandboxd_client.options import LeaseOptions
-from sandboxd_client.records import PoolInfo, Released, SandboxInfo, TemplateInfo, VersionInfo
+from sandboxd_client.records import (
+    ImageInfo,
+    PoolInfo,
+    Released,
+    SandboxInfo,
+    TemplateInfo,
+    VersionInfo,
+)
 
 _CONNECTIONS = 1000
+_IMAGES_A_CALL = 100
 
 
 class AsyncSandboxd:
@@ -113,6 +123,33 @@ class AsyncSandboxd:
         found = await every_page(self._api, ("pools",), "pools", query={})
         return [PoolInfo.from_json(told) for told in found]
 
+    async def images(self) -> list[ImageInfo]:
+        """The images of sandboxes and templates, and those that are coming or failed to come."""
+        found = await every_page(self._api, ("images",), "images", query={})
+        return [ImageInfo.from_json(told) for told in found]
+
+    async def prefetch(
+        self, images: Sequence[str], *, timeout_s: float | None = None
+    ) -> list[ImageInfo]:
+        """Have images ready before their first sandbox; waits until each is here or failed to come.
+
+        timeout_s: how long to wait at most, None for as long as it takes; those that are `pulling`
+        by then go on coming. Says of each how it stands, in the order given: a failure is told by
+        its `state` and `error`, and raised only where the daemon refuses to try (Forbidden,
+        NotSupported). Cancelled: they go on coming.
+        """
+        until = None if timeout_s is None else runtime.now() + timeout_s
+        found: dict[str, ImageInfo] = {}
+        coming = list(dict.fromkeys(images))
+        while coming:
+            wait_s = ROUND_S if until is None else max(0.0, min(ROUND_S, until - runtime.now()))
+            asked, coming = coming[:_IMAGES_A_CALL], coming[_IMAGES_A_CALL:]
+            told = await self._prefetch(asked, wait_s=wait_s)
+            found |= dict(zip(asked, told, strict=True))
+            if wait_s:  # those that are still coming are waited for once more
+                coming += [name for name in asked if found[name].state == "pulling"]
+        return [found[name] for name in dict.fromkeys(images)]
+
     async def version(self) -> VersionInfo:
         """What the daemon is and can do."""
         call = Call(method="GET", path=path_of("version"), safe=True)
@@ -132,6 +169,17 @@ class AsyncSandboxd:
         trace: TracebackType | None,
     ) -> None:
         await self.aclose()
+
+    async def _prefetch(self, images: Sequence[str], *, wait_s: float) -> list[ImageInfo]:
+        call = Call(
+            method="POST",
+            path=path_of("images", "prefetch", query={"wait_s": wait_s}),
+            body=encode({"images": list(images)}),
+            safe=True,
+            silence_s=silence_for(wait_s),
+        )
+        told = await self._api.json(call)
+        return [ImageInfo.from_json(image) for image in needed(told, "images")]
 
     async def _lease(self, template: str | None, options: LeaseOptions) -> AsyncSandbox:
         granted = await AsyncPlace(self._api, template, options).granted()

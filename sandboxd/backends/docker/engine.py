@@ -5,6 +5,7 @@ Knows the docker SDK's low-level client and nothing of boxes or images.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
@@ -12,6 +13,7 @@ import requests
 from anyio import CapacityLimiter, to_thread
 from docker import APIClient
 from docker.errors import APIError, DockerException
+from docker.utils import kwargs_from_env
 
 from sandboxd.errors import SandboxdError
 from sandboxd.wire.codes import ErrorCode
@@ -19,9 +21,12 @@ from sandboxd.wire.codes import ErrorCode
 P = ParamSpec("P")
 T = TypeVar("T")
 
-CALL_S = 60.0  # what an engine under load may take for one call
+CALL_S = 60  # what an engine under load may take for one call
+_ANSWER_S = 3  # what one takes that is asked whether it is there
 _THREADS = 16
+_CONNECTIONS = 64
 _DETAIL_CHARS = 2000
+_USUAL_HOST = "unix:///var/run/docker.sock"
 
 
 class EngineRefused(Exception):
@@ -40,9 +45,15 @@ class Engine:
     it does not answer. A cancelled call is left to its thread: what it began may still happen.
     """
 
-    def __init__(self, api: APIClient, *, threads: int = _THREADS) -> None:
+    def __init__(self, api: APIClient, *, host: str = "", threads: int = _THREADS) -> None:
         self.api = api
+        self.host = host
         self._limiter = CapacityLimiter(threads)
+        self._answering = CapacityLimiter(1)
+
+    def lane(self, threads: int) -> Engine:
+        """The same engine with calls of its own, which never queue behind these."""
+        return Engine(self.api, host=self.host, threads=threads)
 
     async def call(self, method: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """One call, made as `engine.call(engine.api.inspect_container, id)`."""
@@ -52,9 +63,48 @@ class Engine:
             abandon_on_cancel=True,
         )
 
+    async def answers(self) -> bool:
+        """Whether it lets somebody new in. One that is stopping still talks to old callers."""
+        return await to_thread.run_sync(
+            self._answers, limiter=self._answering, abandon_on_cancel=True
+        )
+
+    def _answers(self) -> bool:
+        try:
+            fresh = connect(self.host, version=self.api.api_version, timeout_s=_ANSWER_S)
+            try:
+                return bool(translated(fresh.ping))
+            finally:
+                fresh.close()
+        except (EngineRefused, SandboxdError):
+            return False
+
     async def aclose(self) -> None:
         """Close the connections. Calls that are under way end by their own deadline."""
         await to_thread.run_sync(self.api.close)
+
+
+async def open_engine(host: str) -> Engine:
+    """The engine at `host`. Raises `backend_unavailable` if it does not answer.
+
+    host: its address; empty: DOCKER_HOST with its TLS variables, else the usual socket.
+    """
+    api = await to_thread.run_sync(connect, host, abandon_on_cancel=True)
+    return Engine(api, host=host)
+
+
+def connect(host: str, *, version: str = "auto", timeout_s: int = CALL_S) -> APIClient:
+    """A client of the engine. Blocking; `auto` asks it for its version. Raises as `open_engine`."""
+    arguments: dict[str, Any] = {"base_url": host} if host else {**kwargs_from_env()}
+    arguments.setdefault("base_url", _USUAL_HOST)
+    return translated(
+        APIClient, version=version, timeout=timeout_s, max_pool_size=_CONNECTIONS, **arguments
+    )
+
+
+def address(host: str) -> str:
+    """What `host` stands for."""
+    return host or os.environ.get("DOCKER_HOST", "") or _USUAL_HOST
 
 
 def translated(method: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

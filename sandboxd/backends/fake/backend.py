@@ -12,6 +12,7 @@ from anyio.abc import ByteStream, TaskGroup, TaskStatus
 
 from sandboxd.backends.fake.box import FakeBox
 from sandboxd.backends.fake.faults import Faults, Mishap
+from sandboxd.backends.fake.images import FakeImages
 from sandboxd.backends.fake.settings import FakeSettings
 from sandboxd.backends.fake.watchers import Watchers
 from sandboxd.backends.protocol import (
@@ -35,7 +36,6 @@ class FakeBackend:
     """Boxes in memory. Enter it by `open_fake`; `faults` scripts what goes wrong."""
 
     name = _NAME
-    images: Images | None = None
 
     def __init__(self, settings: FakeSettings, group: TaskGroup) -> None:
         self.faults = Faults()
@@ -43,6 +43,10 @@ class FakeBackend:
         self._group = group
         self._boxes: dict[str, FakeBox] = {}
         self._watchers = Watchers()
+        self._images = FakeImages(
+            settings, self.faults, orders=lambda: [box.order for box in self._boxes.values()]
+        )
+        self.images: Images | None = self._images
 
     def capabilities(self) -> Capabilities:
         """It bounds disk alone, and runs scripted programs as one user."""
@@ -168,11 +172,10 @@ class FakeBackend:
             self._watchers.tell(death)
 
     def _check(self, order: BoxOrder) -> None:
-        spec, images = order.spec, self._settings.images
+        spec = order.spec
         if order.box_id in self._boxes:
             raise SandboxdError(ErrorCode.CONFLICT, f"there is a box {order.box_id} already")
-        if images is not None and spec.image not in images:
-            raise SandboxdError(ErrorCode.IMAGE_UNAVAILABLE, f"there is no image {spec.image!r}")
+        self._images.use(spec.image)
         if wanted := _not_supported(spec):
             raise SandboxdError(ErrorCode.NOT_SUPPORTED, f"the fake has no {wanted}")
 
@@ -182,6 +185,7 @@ def _not_supported(spec: BoxSpec) -> str:
         f"network {spec.network.kind!r}": spec.network.kind != "none",
         f"runtime {spec.runtime!r}": spec.runtime,
         "gpu": spec.resources.gpu,
+        "mounts": spec.mounts,
     }
     return next((name for name, wanted in asked.items() if wanted), "")
 

@@ -29,11 +29,14 @@ class NextMake:
 class Faults:
     """Makes meet the faults in the order in which they were scripted, one each.
 
-    slow_s: seconds that every answer of every guest takes longer from now on.
+    slow_s: seconds that every answer of every guest takes longer from now on. pull_s: seconds that
+    every pull of an image takes from now on.
     """
 
     def __init__(self) -> None:
         self.slow_s = 0.0
+        self.pull_s = 0.0
+        self._pulls: deque[SandboxdError] = deque()
         self._makes: deque[NextMake] = deque()
 
     def fail_next_make(
@@ -59,6 +62,17 @@ class Faults:
     def slow(self, seconds: float) -> None:
         """Every answer of every guest takes that much longer; 0 ends it."""
         self.slow_s = seconds
+
+    def fail_next_pull(
+        self, detail: str = "scripted", *, fault: Fault | None = None, times: int = 1
+    ) -> None:
+        """The next pulls of images fail with `image_unavailable`."""
+        error = SandboxdError(ErrorCode.IMAGE_UNAVAILABLE, detail, fault=fault)
+        self._pulls.extend([error] * times)
+
+    def take_pull(self) -> SandboxdError | None:
+        """What the pull that ends now fails with; None: it goes well."""
+        return self._pulls.popleft() if self._pulls else None
 
     def take_make(self) -> NextMake | None:
         """The fate of the make that begins now; None: it goes well."""

@@ -17,6 +17,7 @@ from sandboxd.backends.local.launching.making import Attempt, Maker
 from sandboxd.backends.local.launching.roots import Roots
 from sandboxd.backends.local.living import LivingBox, Roster
 from sandboxd.backends.local.removing import Remover
+from sandboxd.backends.local.roots_seen import RootsSeen
 from sandboxd.backends.protocol import (
     BoxOrder,
     BoxRef,
@@ -42,7 +43,6 @@ class LocalBackend:
     """Boxes on this machine. Made by `open_local` alone."""
 
     name = NAME
-    images: Images | None = None
 
     def __init__(
         self,
@@ -59,6 +59,8 @@ class LocalBackend:
         self._shelf = shelf
         self._roster = roster
         self._roots = roots
+        self._seen = RootsSeen(roots, living=lambda: {box.box_id for box in roster.living()})
+        self.images: Images | None = self._seen
         self._capabilities = capabilities
         self._ready_timeout_s = ready_timeout_s
         self._maker = maker
@@ -85,6 +87,7 @@ class LocalBackend:
                     raise _never_ready(self._ready_timeout_s) from error
                 raise
             self._roster.add(record, pidfd, attempt.outer)
+            self._seen.made(order.box_id, order.spec.image)
         return self._ref(record)
 
     async def _clean_up(self, box_id: str, attempt: Attempt) -> None:

@@ -23,9 +23,6 @@ from sandboxd.wire.codes import ErrorCode
 
 _BOX_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
 
-# `sockaddr_un` holds 107 bytes; kernels add `-1` … `-5` to names beside the guest's socket.
-MAX_SOCKET_PATH_BYTES = 99
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoxRecord:

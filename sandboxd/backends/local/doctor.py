@@ -13,13 +13,15 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sandboxd.backends.local.boxes import MAX_SOCKET_PATH_BYTES, BoxPlaces, short_way
+from sandboxd.backends.local.boxes import BoxPlaces, short_way
 from sandboxd.backends.local.launching.roots import host_root
-from sandboxd.backends.local.launching.stage import Stage, default_run_dir
+from sandboxd.backends.local.launching.stage import Stage
 from sandboxd.backends.local.launching.trial import try_bwrap
 from sandboxd.backends.local.opening import LocalSettings, open_shelf, open_stage, tidy
 from sandboxd.errors import SandboxdError
 from sandboxd.guest.binary import guest_binary
+from sandboxd.guest.inside import MAX_SOCKET_PATH_BYTES
+from sandboxd.guest.run_dir import default_run_dir
 from sandboxd.kernel.cgroups import Cgroups, find_cgroups
 from sandboxd.model.ids import new_id
 

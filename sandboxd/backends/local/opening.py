@@ -24,7 +24,6 @@ from sandboxd.backends.local.launching.stage import (
     OwnStage,
     RangeStage,
     Stage,
-    open_run_dir,
 )
 from sandboxd.backends.local.launching.trial import try_bwrap
 from sandboxd.backends.local.living import Roster
@@ -32,6 +31,7 @@ from sandboxd.backends.local.machine import whole_machine
 from sandboxd.backends.protocol import Capabilities, LimitKind
 from sandboxd.errors import SandboxdError
 from sandboxd.guest.binary import guest_binary
+from sandboxd.guest.run_dir import open_run_dir
 from sandboxd.kernel.cgroups import Cgroups, find_cgroups
 from sandboxd.kernel.seccomp import filter_for_this_machine
 from sandboxd.wire.codes import ErrorCode
@@ -98,7 +98,7 @@ async def open_local(settings: LocalSettings) -> AsyncIterator[LocalBackend]:
             host, can_overlay = await launcher.call(partial(_probe, stage, shelf, groups, hidden))
             async with _watched(shelf, cgroups, every_s=settings.disk_every_s) as roster:
                 yield LocalBackend(
-                    maker=Maker(launcher, shelf, skeletons, cgroups),
+                    maker=Maker(launcher, shelf, skeletons, cgroups, hidden=hidden),
                     shelf=shelf,
                     cgroups=cgroups,
                     roster=roster,

@@ -9,7 +9,7 @@ import pytest
 from sandboxd.leases.store import LeaseStore
 from sandboxd.model.box import BoxRef
 from sandboxd.model.lease import End, Lease, LeaseState, LeaseTerms, Usage
-from sandboxd.model.template import BoxSpec, Network
+from sandboxd.model.template import BoxSpec, Network, Setup
 from sandboxd.wire.codes import EndReason, ErrorCode, Fault
 
 pytestmark = pytest.mark.anyio
@@ -18,7 +18,11 @@ pytestmark = pytest.mark.anyio
 def lease(number: int = 1, **fields: object) -> Lease:
     terms = LeaseTerms(
         template="python",
-        spec=BoxSpec(image="host", network=Network(kind="allow", allow=("a:1",)), setup=("x",)),
+        spec=BoxSpec(
+            image="host",
+            network=Network(kind="allow", allow=("a:1",)),
+            setup=Setup(commands=("x",), env=(("A", "b"),)),
+        ),
         env={"A": "é\n"},
         labels={"k": "v"},
         cold_because=("image",),

@@ -15,7 +15,7 @@ import pytest
 from sandboxd.backends.local import LocalBackend
 from sandboxd.backends.protocol import BoxRef
 from sandboxd.errors import SandboxdError
-from sandboxd.kernel.seccomp import AARCH64, X86_64
+from sandboxd.kernel.syscall_numbers import AARCH64, X86_64
 from sandboxd.wire.codes import ErrorCode, Fault
 from tests.integration.local.conftest import Run, order, sh
 
@@ -65,19 +65,19 @@ async def test_other_switches_of_the_kernel_do_not_open_either(run: Run, python:
 async def test_mounts_and_namespaces_are_refused(run: Run, python: str) -> None:
     machine = X86_64 if os.uname().machine == "x86_64" else AARCH64
     calls = [
-        f'call({machine.denied["mount"]}, b"none", b"/tmp", b"tmpfs", 0, None)',
-        f"call({machine.unshare}, 0x10000000)",
-        f"call({machine.unshare}, 0x20000)",
-        f"call({machine.denied['setns']}, 0, 0)",
-        f"call({machine.denied['pivot_root']}, b'/', b'/')",
-        f"call({machine.clone}, 0x10000000 | 17, 0, 0, 0, 0)",
-        f"call({machine.denied['ptrace']}, 16, 1, 0, 0)",
-        f"call({machine.denied['bpf']}, 0, 0, 0)",
-        f"call({machine.denied['keyctl']}, 0, 0, 0, 0, 0)",
-        f"call({machine.denied['io_uring_setup']}, 8, 0)",
-        f"call({machine.denied['userfaultfd']}, 0)",
-        f"call({machine.denied['perf_event_open']}, 0, 0, 0, 0, 0)",
-        f"call({machine.denied['open_by_handle_at']}, 0, 0, 0)",
+        f'call({machine.numbers["mount"]}, b"none", b"/tmp", b"tmpfs", 0, None)',
+        f"call({machine.numbers['unshare']}, 0x10000000)",
+        f"call({machine.numbers['unshare']}, 0x20000)",
+        f"call({machine.numbers['setns']}, 0, 0)",
+        f"call({machine.numbers['pivot_root']}, b'/', b'/')",
+        f"call({machine.numbers['clone']}, 0x10000000 | 17, 0, 0, 0, 0)",
+        f"call({machine.numbers['ptrace']}, 16, 1, 0, 0)",
+        f"call({machine.numbers['bpf']}, 0, 0, 0)",
+        f"call({machine.numbers['keyctl']}, 0, 0, 0, 0, 0)",
+        f"call({machine.numbers['io_uring_setup']}, 8, 0)",
+        f"call({machine.numbers['userfaultfd']}, 0)",
+        f"call({machine.numbers['perf_event_open']}, 0, 0, 0, 0, 0)",
+        f"call({machine.numbers['open_by_handle_at']}, 0, 0, 0)",
     ]
     code = "\n".join([CALL, *calls])
     said = await run(f"{python} - <<'END'\n{code}\nEND")

@@ -36,6 +36,7 @@ class FakeGuest:
     ) -> None:
         self.boot_id = new_id("boot")
         self.lease_id = ""
+        self._setting_up = self._ready = False
         self._surroundings = Surroundings(files, programs)
         self._execs = Execs(group, wall=wall)
         self._shells = Shells(self._execs, self._surroundings)
@@ -85,6 +86,7 @@ class FakeGuest:
                 "version": "fake",
                 "boot_id": self.boot_id,
                 "lease_id": self.lease_id,
+                "ready": self._ready,
                 "life_left_s": None if self._dies_at is None else self._dies_at - now,
                 "uptime_s": now - self._began,
                 "execs_running": len(running),
@@ -94,11 +96,28 @@ class FakeGuest:
             }
         )
 
+    async def _begin_setup(self, request: Request) -> Reply:
+        if self._ready or self.lease_id:
+            raise Refusal("conflict", "the box is ready or claimed")
+        self._surroundings.set_up(await request.json())
+        self._setting_up = True
+        return json_reply({})
+
+    async def _end_setup(self, request: Request) -> Reply:
+        if self.lease_id or self._execs.running():
+            raise Refusal("conflict", "the box is claimed, or a command of the set-up still runs")
+        self._execs.forget_all()
+        self._surroundings.end_setup()
+        self._setting_up, self._ready = False, True
+        return json_reply({})
+
     async def _claim(self, request: Request) -> Reply:
         order = await request.json()
         lease_id = order.get("lease_id")
         if not isinstance(lease_id, str) or not is_caller_id(lease_id):
             raise Refusal("bad_request", "`lease_id` is missing")
+        if self._setting_up:
+            raise Refusal("conflict", "the box is still being set up")
         if self.lease_id not in {"", lease_id}:
             raise Refusal("conflict", "the box belongs to another lease")
         if not self.lease_id:
@@ -223,6 +242,8 @@ class FakeGuest:
 
     _CALLS: ClassVar[dict[tuple[str, ...], Call]] = {
         ("GET", "hello"): _hello,
+        ("POST", "setup"): _begin_setup,
+        ("POST", "ready"): _end_setup,
         ("POST", "claim"): _claim,
         ("POST", "renew"): _renew,
         ("POST", "kill"): _kill,

@@ -194,6 +194,10 @@ class Execs:
         )
         return command
 
+    def forget_all(self) -> None:
+        """Drop every record; none of them runs."""
+        self._all.clear()
+
     def kill_all(self) -> int:
         """End every command and what ended ones left."""
         return sum([command.kill_tree("KILL") for command in self._all.values()])

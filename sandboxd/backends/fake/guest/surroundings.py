@@ -34,6 +34,17 @@ class Surroundings:
             files.make_directory(path.encode(), parents=True)
         files.write(b"/etc/hostname", b"fake\n")
         self._next_pid = 2
+        self._before_setup: tuple[dict[str, str], bytes] | None = None
+
+    def set_up(self, order: Mapping[str, Any]) -> None:
+        """What commands run with until `end_setup`."""
+        self._before_setup = self._before_setup or (dict(self.env), self.files.workdir)
+        self.claim({**order, "files": ()})
+
+    def end_setup(self) -> None:
+        """As it was before; files stay."""
+        if self._before_setup is not None:
+            self.env, self.files.workdir = self._before_setup
 
     def claim(self, order: Mapping[str, Any]) -> None:
         """Late binding."""

@@ -5,25 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-GUEST_INSIDE = "/run/sandbox-guest"
-SHARED_INSIDE = "/run/guest"
-_SOCKET_INSIDE = f"{SHARED_INSIDE}/s.sock"
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+from sandboxd.guest.inside import GUEST_INSIDE, KEPT_CAPABILITIES, SHARED_INSIDE, SOCKET_INSIDE
 
-# What a sandbox's root may still do within its own range of ids. Nothing that mounts, traces,
-# configures the network or loads code into the kernel.
-_KEPT_CAPABILITIES = (
-    "CHOWN",
-    "DAC_OVERRIDE",
-    "FOWNER",
-    "FSETID",
-    "KILL",
-    "SETGID",
-    "SETUID",
-    "SETPCAP",
-    "NET_BIND_SERVICE",
-    "SYS_CHROOT",
-)
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,10 +24,19 @@ class Overlay:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShownMount:
+    """Something of the machine at a place of its own inside, which is made if it is missing."""
+
+    source: str
+    inside: str
+    read_only: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchPlan:
     """One box, as bubblewrap must see it. Paths are those that bubblewrap's own user can reach.
 
-    Every place inside that something is mounted on is there already.
+    Every place inside that something is mounted on is there already, but for those of `mounts`.
     own_root: the directory that is `/` itself, None where an overlay is.
     read_only: (source, place inside), shown as they are.
     userns_fd: the user namespace to enter; None makes one that maps the caller alone to root.
@@ -62,6 +55,7 @@ class LaunchPlan:
     info_fd: int
     status_fd: int
     block_fd: int
+    mounts: Sequence[ShownMount] = ()
     guest_arguments: Sequence[str] = ()
 
 
@@ -78,7 +72,7 @@ def bwrap_argv(plan: LaunchPlan) -> list[str]:
         *("--json-status-fd", str(plan.status_fd)),
         *("--block-fd", str(plan.block_fd)),
         *("--setenv", "PATH", _PATH),
-        *("--chdir", "/", "--", GUEST_INSIDE, "serve", "--socket", _SOCKET_INSIDE),
+        *("--chdir", "/", "--", GUEST_INSIDE, "serve", "--socket", SOCKET_INSIDE),
         *plan.guest_arguments,
     ]
 
@@ -103,7 +97,7 @@ def _namespaces(userns_fd: int | None) -> list[str]:
     if userns_fd is None:
         return [*words, "--unshare-user", "--uid", "0", "--gid", "0"]
     words += ["--userns", str(userns_fd)]
-    for name in _KEPT_CAPABILITIES:
+    for name in KEPT_CAPABILITIES:
         words += ["--cap-add", f"CAP_{name}"]
     return words
 
@@ -136,6 +130,8 @@ def _shown(plan: LaunchPlan) -> list[str]:
     words = []
     for source, place in plan.read_only:
         words += ["--ro-bind", source, place]
+    for mount in plan.mounts:
+        words += ["--ro-bind" if mount.read_only else "--bind", mount.source, mount.inside]
     return [
         *words,
         *("--ro-bind", plan.guest, GUEST_INSIDE),

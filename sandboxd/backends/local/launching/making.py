@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import anyio
 from anyio import CapacityLimiter, create_task_group, to_thread
 
-from sandboxd.backends.local.boxes import MAX_SOCKET_PATH_BYTES, BoxPlaces, BoxRecord, BoxShelf
+from sandboxd.backends.local.boxes import BoxPlaces, BoxRecord, BoxShelf
 from sandboxd.backends.local.launching.argv import LaunchPlan, bwrap_argv
 from sandboxd.backends.local.launching.launcher import (
     Launcher,
@@ -21,10 +22,12 @@ from sandboxd.backends.local.launching.launcher import (
     first_process,
     read_complaints,
 )
+from sandboxd.backends.local.launching.mounts import show_mounts
 from sandboxd.backends.local.launching.roots import Root, build_directories, overlays_for
 from sandboxd.backends.local.launching.skeletons import Skeleton, SkeletonShelf
 from sandboxd.backends.protocol import BoxOrder
 from sandboxd.errors import SandboxdError
+from sandboxd.guest.inside import MAX_SOCKET_PATH_BYTES
 from sandboxd.guest.proven import NotTheGuest, says_hello
 from sandboxd.kernel.cgroups import Cgroups
 from sandboxd.kernel.processes import (
@@ -55,12 +58,20 @@ class Maker:
     """Makes boxes of one installation."""
 
     def __init__(
-        self, launcher: Launcher, shelf: BoxShelf, skeletons: SkeletonShelf, cgroups: Cgroups
+        self,
+        launcher: Launcher,
+        shelf: BoxShelf,
+        skeletons: SkeletonShelf,
+        cgroups: Cgroups,
+        *,
+        hidden: Sequence[Path],
     ) -> None:
+        """hidden: what no mount of a template may show."""
         self._launcher = launcher
         self._shelf = shelf
         self._skeletons = skeletons
         self._cgroups = cgroups
+        self._hidden = hidden
         self._files = CapacityLimiter(2)  # more would wait for each other's turn in Python
         self._joins = CapacityLimiter(16)
         self._patience = _Patience()
@@ -128,7 +139,8 @@ class Maker:
                 *((self._show(source), inside) for source, inside in groups),
             ],
             shared=str(shown.run),
-            shm_bytes=order.spec.resources.memory_mb * _MIB // 2,
+            mounts=show_mounts(order.spec.mounts, stage=stage, hidden=self._hidden),
+            shm_bytes=(order.spec.shm_mb or order.spec.resources.memory_mb // 2) * _MIB,
             userns_fd=stage.userns_fd,
             seccomp_fd=fds.seccomp,
             info_fd=fds.info,

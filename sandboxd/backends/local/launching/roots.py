@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from sandboxd.backends.local.boxes import BoxPlaces
-from sandboxd.backends.local.launching.argv import GUEST_INSIDE, SHARED_INSIDE, Overlay
+from sandboxd.backends.local.launching.argv import Overlay
 from sandboxd.backends.local.launching.hiding import Files, hidden_below, lay_over
 from sandboxd.backends.local.launching.launcher import Launcher
 from sandboxd.backends.local.launching.skeletons import Skeleton, lay_out
 from sandboxd.backends.local.launching.stage import Stage
 from sandboxd.errors import SandboxdError
+from sandboxd.guest.inside import GUEST_INSIDE, SHARED_INSIDE
 from sandboxd.kernel.trees import make_directory
 from sandboxd.wire.codes import ErrorCode
 

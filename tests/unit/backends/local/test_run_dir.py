@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
-from sandboxd.backends.local.launching.stage import open_run_dir
+from sandboxd.guest.run_dir import open_run_dir
 
 
 def test_a_neighbour_that_tidies_the_shared_parent_disturbs_nobody(tmp_path: Path) -> None:

@@ -1,0 +1,95 @@
+"""Has the engine measure what boxes write to disk, and ends those that are over their limit.
+
+Engines hold no quota on a common file system, so this limit is `watched`: a box may be over it for
+about two rounds. To measure is dear, so boxes come one at a time, and one that used no processor
+time wrote nothing and is left alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import structlog
+from anyio import CapacityLimiter, to_thread
+
+from sandboxd.backends.deaths import over_disk
+from sandboxd.backends.docker.engine import Engine, EngineRefused
+from sandboxd.backends.docker.living import LivingBox, Roster
+from sandboxd.errors import SandboxdError
+
+log = structlog.get_logger(__name__)
+
+# Boxes are looked at in turns, so that a thousand of them do not keep a core busy all at once.
+_TURNS = 10
+_MEASURE_S = 60.0
+
+
+class DiskWatch:
+    """Goes round the living boxes, one at a time."""
+
+    def __init__(self, engine: Engine, roster: Roster, *, every_s: float) -> None:
+        self._engine = engine.lane(1)
+        self._roster = roster
+        self._every_s = every_s
+        self._limiter = CapacityLimiter(1)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            for turn in range(_TURNS):
+                await anyio.sleep(self._every_s / _TURNS)
+                # By name, so that a box keeps its turn while others come and go.
+                boxes = [box for box in self._roster.living() if hash(box.box_id) % _TURNS == turn]
+                for box in boxes:
+                    await self._look_at(box)
+
+    async def _look_at(self, box: LivingBox) -> None:
+        cpu_used = await to_thread.run_sync(_cpu_used, box, limiter=self._limiter)
+        if box.gone.is_set() or box.is_ours:
+            return
+        if cpu_used is not None and cpu_used == box.cpu_measured:
+            return
+        if box.rests:
+            box.rests = False
+            return
+        before = box.disk_bytes
+        try:
+            with anyio.fail_after(_MEASURE_S):
+                await self.measure(box)
+        except (EngineRefused, SandboxdError, TimeoutError) as error:
+            log.debug("disk.unmeasured", box_id=box.box_id, error=str(error) or "timed out")
+            return
+        # As it stood before: what is written meanwhile is for the next round.
+        box.cpu_measured = cpu_used
+        box.rests = cpu_used is None and box.disk_bytes == before
+
+    async def measure(self, box: LivingBox) -> None:
+        """Take one reading; over the limit the box ends with it as evidence.
+
+        Raises as engine calls do.
+        """
+        found: list[dict[str, Any]] = await self._engine.call(
+            self._engine.api.containers, size=True, filters={"id": [box.record.container_id]}
+        )
+        if not found or box.gone.is_set() or box.is_ours:
+            return
+        used = int(found[0].get("SizeRw") or 0)
+        box.disk_bytes = used
+        await to_thread.run_sync(_note_oom_kills, box, limiter=self._limiter)
+        limit = box.record.disk_limit_bytes
+        if used > limit and not box.is_dead:
+            box.verdict = box.verdict or over_disk(box.box_id, used_bytes=used, limit_bytes=limit)
+            if not box.kill():
+                await self._engine.call(self._engine.api.kill, box.record.container_id)
+
+
+def _cpu_used(box: LivingBox) -> int | None:
+    return None if box.group is None else box.group.cpu_used()
+
+
+def _note_oom_kills(box: LivingBox) -> None:
+    """As they stand while it lives, so that those of its end can be told from them."""
+    seen = None if box.group is None else box.group.read().oom_kills
+    if seen is not None and not box.is_dead:
+        box.oom_kills_seen = seen

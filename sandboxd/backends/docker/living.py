@@ -1,0 +1,167 @@
+"""The boxes that live: each is watched by a pidfd, and each death is told once, with its cause.
+
+Knows processes and records; what the engine says is brought here by others.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import anyio
+from anyio.abc import TaskGroup
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
+from sandboxd.backends.docker.records import BoxRecord
+from sandboxd.backends.protocol import Death
+from sandboxd.kernel.group_readings import Group
+from sandboxd.kernel.processes import ended, has_ended, kill, open_pidfd
+
+_TOLD_AT_ONCE = 256
+_MAX_SIGNALS = 16  # remembered of one box
+
+
+@dataclass(slots=True, eq=False)
+class EngineWord:
+    """What the engine said of a container. dead: it ended, or is gone."""
+
+    signals: list[int] = field(default_factory=list)
+    dead: anyio.Event = field(default_factory=anyio.Event)
+    removed: bool = False
+
+    def asked(self, signal: int) -> None:
+        """Somebody had it send a signal."""
+        self.signals = [*self.signals[1 - _MAX_SIGNALS :], signal]
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class LivingBox:
+    """A box under watch. `pidfd` is its first process's, open until `gone`; None where the
+    engine's processes are out of sight.
+
+    group: its control group; None where it cannot be seen.
+    verdict: why we ended it ourselves; told instead of what its remains say.
+    is_ours: being removed at a caller's wish, which is no death to tell.
+    cpu_measured: the processor time it had used when its disk was last measured.
+    rests: left out of the next round, where that time is not known.
+    """
+
+    record: BoxRecord
+    pidfd: int | None
+    group: Group | None
+    word: EngineWord = field(default_factory=EngineWord)
+    gone: anyio.Event = field(default_factory=anyio.Event)
+    death: Death | None = None
+    verdict: Death | None = None
+    is_ours: bool = False
+    disk_bytes: int | None = None
+    cpu_measured: int | None = None
+    rests: bool = False
+    oom_kills_seen: int = 0
+
+    @property
+    def box_id(self) -> str:
+        """Its id."""
+        return self.record.box_id
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it is known to be dead, its death examined or not."""
+        if self.gone.is_set():
+            return True
+        return self.word.dead.is_set() if self.pidfd is None else has_ended(self.pidfd)
+
+    def kill(self) -> bool:
+        """Kill its first process; False where only the engine can."""
+        if self.gone.is_set():
+            return True
+        if self.pidfd is None:
+            return False
+        try:
+            kill(self.pidfd)
+        except PermissionError:
+            return False
+        return True
+
+
+Examine = Callable[[BoxRecord, LivingBox | None], Awaitable[Death]]
+FindGroup = Callable[[BoxRecord], Group | None]
+
+
+class Roster:
+    """Who lives, and who wants to know of deaths."""
+
+    def __init__(self, tasks: TaskGroup, *, examine: Examine, find_group: FindGroup) -> None:
+        """examine: says why a dead box died."""
+        self._tasks = tasks
+        self._examine = examine
+        self._find_group = find_group
+        self._boxes: dict[str, LivingBox] = {}
+        self._watchers: list[MemoryObjectSendStream[Death]] = []
+
+    def living(self) -> list[LivingBox]:
+        """All that is under watch and not known to be dead."""
+        return [box for box in self._boxes.values() if not box.gone.is_set()]
+
+    def get(self, box_id: str) -> LivingBox | None:
+        """The box if it is under watch; dead ones stay until they are forgotten."""
+        return self._boxes.get(box_id)
+
+    def add(self, record: BoxRecord, pidfd: int | None) -> LivingBox:
+        """Watch a box from now on. Takes the pidfd over."""
+        box = LivingBox(record=record, pidfd=pidfd, group=self._find_group(record))
+        self._boxes[box.box_id] = box
+        self._tasks.start_soon(self._watch, box, name=f"watch {box.box_id}")
+        return box
+
+    def adopt(self, record: BoxRecord) -> LivingBox | None:
+        """Watch a box that another daemon made, by its process; None if that is dead."""
+        pidfd = open_pidfd(record.process) if record.process else None
+        if pidfd is None:
+            return None
+        if has_ended(pidfd):
+            os.close(pidfd)
+            return None
+        return self.add(record, pidfd)
+
+    def forget(self, box_id: str) -> None:
+        """Let go of a box that was removed."""
+        box = self._boxes.pop(box_id, None)
+        if box is not None:
+            box.word.dead.set()  # ends the watch of one without pidfd
+
+    async def _watch(self, box: LivingBox) -> None:
+        try:
+            if box.pidfd is None:
+                await box.word.dead.wait()
+            else:
+                await ended(box.pidfd)
+            if not box.is_ours:
+                box.death = await self._examine(box.record, box)
+        finally:
+            box.gone.set()
+            if box.pidfd is not None:
+                os.close(box.pidfd)
+        if box.death is not None and not box.is_ours:
+            await self._tell(box.death)
+
+    async def _tell(self, death: Death) -> None:
+        for watcher in list(self._watchers):
+            try:
+                await watcher.send(death)
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+                continue
+
+    @asynccontextmanager
+    async def watch(self) -> AsyncIterator[MemoryObjectReceiveStream[Death]]:
+        """Deaths from now on."""
+        send, receive = anyio.create_memory_object_stream[Death](_TOLD_AT_ONCE)
+        self._watchers.append(send)
+        try:
+            yield receive
+        finally:
+            self._watchers.remove(send)
+            send.close()
+            receive.close()

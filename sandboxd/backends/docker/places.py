@@ -1,0 +1,113 @@
+"""Directories: one per box, which it shares with us, and the guest's executable for all of them.
+
+A box's directory begins before its container and goes after it, so that whatever crashes in
+between, the box is found by the one or the other. Blocking file access; call from a worker thread.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+from sandboxd.errors import SandboxdError
+from sandboxd.guest.inside import MAX_SOCKET_PATH_BYTES, SOCKET_NAME
+from sandboxd.kernel.trees import remove_tree
+from sandboxd.wire.codes import ErrorCode
+
+_BOX_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
+
+
+class Places:
+    """Where things of one installation lie."""
+
+    def __init__(self, *, run_dir: Path, home: Path, owner: tuple[int, int] | None = None) -> None:
+        """owner: user and group id of a box's root, where the engine maps it to another one."""
+        self._run_dir = run_dir
+        self._home = home
+        self._owner = owner
+
+    def open(self) -> None:
+        """Make what all boxes share. Raises OSError."""
+        self._home.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def bring_guest(self, binary: Path) -> Path:
+        """The guest's executable, at a place whose contents never change. Raises OSError.
+
+        A copy: what `binary` names may be replaced by an update while boxes run it, and a run
+        directory is often mounted so that nothing in it can be executed.
+        """
+        data = binary.read_bytes()
+        place = self._home / f"guest-{hashlib.sha256(data).hexdigest()[:16]}"
+        if not place.exists():
+            draft = self._home / "guest.new"
+            draft.write_bytes(data)
+            draft.chmod(0o755)
+            draft.replace(place)
+        for old in self._home.glob("guest-*"):
+            if old != place:  # boxes that run it hold it open
+                old.unlink()
+        return place
+
+    def shared(self, box_id: str) -> Path:
+        """The directory of a box, existing or not. Raises `bad_request` for an unfit id."""
+        if _BOX_ID.match(box_id) is None:
+            raise SandboxdError(ErrorCode.BAD_REQUEST, f"{box_id!r} cannot name a box")
+        return self._run_dir / box_id
+
+    def socket(self, box_id: str) -> Path:
+        """The guest's socket."""
+        return self.shared(box_id) / SOCKET_NAME
+
+    def create(self, box_id: str) -> Path:
+        """Make the directory of a new box. Raises `conflict` if there is one already, OSError."""
+        path = self.shared(box_id)
+        if len(os.fsencode(self.socket(box_id))) > MAX_SOCKET_PATH_BYTES:
+            raise SandboxdError(
+                ErrorCode.BACKEND_UNAVAILABLE,
+                f"the socket path {self.socket(box_id)} is too long: set a shorter run directory",
+            )
+        try:
+            path.mkdir(mode=0o700)
+        except FileExistsError:
+            raise conflict(box_id) from None
+        if self._owner is not None:
+            os.chown(path, *self._owner)
+        return path
+
+    def list_ids(self) -> list[str]:
+        """Every box that has a directory."""
+        with suppress(FileNotFoundError):
+            return sorted(
+                entry.name
+                for entry in os.scandir(self._run_dir)
+                if entry.is_dir(follow_symlinks=False) and _BOX_ID.match(entry.name)
+            )
+        return []
+
+    def remove(self, box_id: str) -> None:
+        """Remove a box's directory, whatever the box left in it. Gone already is success."""
+        remove_tree(self.shared(box_id))
+
+    def close(self) -> None:
+        """Take away what is empty, beside the parent that installations share."""
+        with suppress(OSError):
+            self._run_dir.rmdir()
+            if self._run_dir.parent == Path("/run/sandboxd"):
+                self._run_dir.parent.rmdir()
+
+
+def conflict(box_id: str) -> SandboxdError:
+    """There is such a box already."""
+    return SandboxdError(ErrorCode.CONFLICT, f"there is a box {box_id} already")
+
+
+def free_bytes(path: Path) -> int | None:
+    """What is free on the disk of a path; None where it is not to be seen from here."""
+    try:
+        return shutil.disk_usage(path).free
+    except OSError:
+        return None

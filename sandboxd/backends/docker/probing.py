@@ -1,0 +1,122 @@
+"""What an engine can do, from what it says of itself. Pure, beside the one look at our own disk."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sandboxd.backends.protocol import Capabilities, LimitKind
+from sandboxd.model.template import Resources
+
+Info = Mapping[str, Any]  # the engine's answer to `info`
+
+_MIB = 1 << 20
+_OWN_RUNTIMES = "io.containerd."  # what runtimes are made of, no names that anybody gives
+_REMAPPED = re.compile(r"([0-9]+)\.([0-9]+)\Z")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What the engine does not say. internet: its networks lead there. counts: whether we see
+    the control groups of its containers.
+    """
+
+    internet: bool
+    counts: bool
+
+
+def capabilities_of(info: Info, surroundings: Surroundings) -> Capabilities:
+    """What boxes can have on this engine."""
+    networks = {"none", "internet"} if surroundings.internet else {"none"}
+    return Capabilities(
+        limits={
+            "cpu": _held(info, "CpuCfsQuota", "CPUCfsQuota"),
+            "memory": _held(info, "MemoryLimit"),
+            "pids": _held(info, "PidsLimit"),
+            "disk": LimitKind.WATCHED,
+        },
+        networks=frozenset(networks),
+        runtimes=frozenset(_runtimes(info)),
+        images="an image reference",
+        most=_whole_machine(info),
+        other_users=True,
+        gpu=has_gpu(info),
+        oom_evidence=surroundings.counts,
+        notes=tuple(_notes(info, surroundings)),
+    )
+
+
+def has_seccomp(info: Info) -> bool:
+    """Whether it filters system calls."""
+    return any(option.startswith("name=seccomp") for option in _security(info))
+
+
+def is_rootless(info: Info) -> bool:
+    """Whether it runs as an ordinary user: a box's root is that user."""
+    return any(option.startswith("name=rootless") for option in _security(info))
+
+
+def box_owner(info: Info) -> tuple[int, int] | None:
+    """The user and group ids that a box's root has on the machine, where they are not root's own.
+
+    An engine with a mapped range keeps its data in a directory named after it.
+    """
+    if not any(option.startswith("name=userns") for option in _security(info)):
+        return None
+    match = _REMAPPED.search(str(info.get("DockerRootDir", "")))
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def has_gpu(info: Info) -> bool:
+    """Whether it has GPUs to give, by a runtime for them or by devices that it found."""
+    devices = info.get("DiscoveredDevices") or []
+    return "nvidia" in (info.get("Runtimes") or {}) or any(
+        "gpu" in str(device.get("ID", "")) for device in devices
+    )
+
+
+def _security(info: Info) -> list[str]:
+    return [str(option) for option in info.get("SecurityOptions") or []]
+
+
+def _runtimes(info: Info) -> set[str]:
+    return {name for name in info.get("Runtimes") or {} if not name.startswith(_OWN_RUNTIMES)}
+
+
+def _held(info: Info, *names: str) -> LimitKind:
+    return LimitKind.ENFORCED if any(info.get(name) for name in names) else LimitKind.NONE
+
+
+def _whole_machine(info: Info) -> Resources:
+    """The engine's machine; its disk only where it is ours too."""
+    disk_mb = 1 << 30
+    root = Path(str(info.get("DockerRootDir") or "/nonexistent"))
+    if root.is_dir():
+        disk_mb = shutil.disk_usage(root).total // _MIB
+    return Resources(
+        cpu=float(info.get("NCPU") or 1),
+        memory_mb=int(info.get("MemTotal") or 0) // _MIB,
+        pids=1 << 22,
+        disk_mb=disk_mb,
+    )
+
+
+def _notes(info: Info, surroundings: Surroundings) -> list[str]:
+    notes = []
+    if not has_seccomp(info):
+        notes.append("the engine filters no system calls: build it, or the kernel, with seccomp")
+    if not info.get("MemoryLimit"):
+        notes.append("the engine holds no limit on memory: give it the memory control group")
+    if not info.get("SwapLimit") and str(info.get("CgroupVersion")) == "1":
+        notes.append("swap counts beside the memory limit: boot with swapaccount=1")
+    if not surroundings.counts:
+        notes.append("the containers' control groups are out of sight: an out-of-memory kill of a")
+        notes[-1] += " whole sandbox is told as unknown"
+    if not surroundings.internet:
+        notes.append("no default bridge, so no sandbox reaches the internet: let the engine have")
+        notes[-1] += " one, or name a network in `backend.docker.network`"
+    return notes

@@ -1,0 +1,56 @@
+"""What an operator decides of this backend, as its own parts read it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from sandboxd.backends.docker.imaging.nouns import ImageSettings
+
+GuestMode = Literal["auto", "socket", "tcp"]
+
+_INSTALLATION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\Z")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DockerSettings:
+    """Which engine, and what is kept beside it.
+
+    run_dir: the short directory of sockets; None chooses one by user and installation.
+    host: the engine's address; empty: DOCKER_HOST, else the usual socket.
+    guest: how guests are reached; `auto` decides by where the engine is.
+    starting: containers that start at once; 0: as many as there are cores, at least 2.
+    ready_timeout_s: for a guest to answer. disk_every_s: between two readings of what boxes wrote.
+    network: the engine's network of boxes that may reach the internet; empty: one of our own.
+    images: None for all defaults. allow_images: patterns of what callers may name beside the
+    images of templates.
+    """
+
+    state_dir: Path
+    installation: str
+    run_dir: Path | None = None
+    host: str = ""
+    guest: GuestMode = "auto"
+    starting: int = 0
+    ready_timeout_s: float = 60.0
+    disk_every_s: float = 5.0
+    network: str = ""
+    images: ImageSettings | None = None
+    allow_images: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse a name that could leave the directories made after it."""
+        if _INSTALLATION.match(self.installation) is None:
+            raise ValueError(f"{self.installation!r} cannot name an installation")
+
+    @property
+    def tag(self) -> str:
+        """The short name of this installation, in the names of its containers and networks."""
+        return self.installation[:8]
+
+    @property
+    def home(self) -> Path:
+        """Where this backend keeps what outlives a daemon."""
+        return self.state_dir.absolute() / "docker"

@@ -1,0 +1,61 @@
+"""Builds that are kept: each under the digest of its inputs, one builder at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from scripts.images import debian
+from scripts.images.machine import machines_bundle
+from scripts.images.recipe import CACHE, NAMES, Recipe, say
+
+
+def cached_tar(name: str) -> Path:
+    """The root of that image, made from Debian packages, as a tar file; built if it must be.
+
+    This is what the tests use: it needs neither an engine nor a registry. Raises ImageError.
+    """
+    return cached_tars(Recipe(ca_bundle=machines_bundle()))[name]
+
+
+def cached_tars(recipe: Recipe) -> dict[str, Path]:
+    """All images' roots from Debian packages, by name."""
+    folder = CACHE / recipe.digest("debian")
+    tars = {name: folder / f"{name}.tar" for name in NAMES}
+    with _lock():
+        if not all(tar.exists() for tar in tars.values()):
+            _build(recipe, folder)
+    return tars
+
+
+def _build(recipe: Recipe, folder: Path) -> None:
+    _drop_others(folder)
+    work = Path(tempfile.mkdtemp(prefix="making-", dir=CACHE))
+    try:
+        debian.build_tars(recipe, work, log=CACHE / "build.log")
+        work.rename(folder)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _drop_others(kept: Path) -> None:
+    """What older inputs made, which nothing asks for any more."""
+    for path in CACHE.iterdir():
+        if path.is_dir() and path != kept:
+            shutil.rmtree(path)
+
+
+@contextmanager
+def _lock() -> Iterator[None]:
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "lock").open("w", encoding="ascii") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            say("another build is at work here: waiting for it")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
