@@ -12,7 +12,7 @@ PYTHON ?= python3
 STARTERS := $(PYTHON) python3 /usr/bin/python3 /usr/local/bin/python3 python3.14 python3.13 python3.12 python3.11 python3.10 python3.9
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-python test-serial test-again test-go test-long test-docker test-docker-long docker-inside soak cover images lint types fmt arch bench docs guest sync-client clean distclean ci
+.PHONY: help setup demo test test-python test-serial test-again test-go test-long test-docker test-docker-long docker-inside soak cover images daemon-image lint types fmt arch bench docs guest sync-client clean distclean ci
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
@@ -53,8 +53,8 @@ test-docker-long: setup ## those of them that take more than a few seconds each
 
 # Run by the two above, beside their engine.
 docker-inside:
-	$(PYTEST) -n $(JOBS) -m "$(DOCKER_MARKS) and not serial" --timeout $(DOCKER_S) $(ARGS) || [ $$? -eq 5 ]
-	$(PYTEST) -m "$(DOCKER_MARKS) and serial" --timeout $(DOCKER_S) $(ARGS) || [ $$? -eq 5 ]
+	$(PYTEST) -n $(JOBS) -m "$(DOCKER_MARKS) and not serial" --timeout $(DOCKER_S) -o faulthandler_timeout=$(DOCKER_S)0 $(ARGS) || [ $$? -eq 5 ]
+	$(PYTEST) -m "$(DOCKER_MARKS) and serial" --timeout $(DOCKER_S) -o faulthandler_timeout=$(DOCKER_S)0 $(ARGS) || [ $$? -eq 5 ]
 
 soak: setup ## rollouts over a daemon that is killed again and again, and the account (ARGS="--rounds 50 --seed 7")
 	$(PY) -m tests.faults.account $(ARGS)
@@ -83,6 +83,9 @@ arch: setup ## the walls: import contracts, house rules, generated files and pag
 
 images: setup ## build the images `base` and `python` into the engine (ARGS="--root DIR" for local)
 	@$(PY) -m scripts.images $(ARGS)
+
+daemon-image: setup ## build the daemon's own image into the engine (ARGS="--from IMAGE")
+	@$(PY) -m scripts.images.daemon $(ARGS)
 
 bench: setup ## the table of docs/performance.md, measured here and now
 	$(PY) -m scripts.bench $(ARGS)

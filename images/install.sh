@@ -2,6 +2,7 @@
 # Makes a root into one of our images: `install.sh base`, then `install.sh python`. As root, in it, with this folder at /setup.
 # ca.pem beside it, if it is not empty, is trusted while we build; with KEEP_CA=1 for good.
 set -eu
+umask 022
 cd "$(dirname "$0")"
 export DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8 PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1
 
@@ -49,6 +50,10 @@ clean() { # nothing of the machine we were built on, nothing that only a package
   find /usr/share/doc -type f ! -name copyright -delete 2>/dev/null || true
   find /usr/share/doc -type l -delete 2>/dev/null || true
   rm -rf /usr/share/man/* /usr/share/info/* /usr/share/locale/* /usr/share/lintian
+  # Half of all files would be one completer's notes on packages that are not here.
+  for unused in tornado/test jedi/third_party/typeshed/stubs/* jedi/third_party/django-stubs/django-stubs/*; do
+    rm -rf /usr/local/lib/python3*/*-packages/$unused
+  done
   find /usr/local/lib/python3* -type d -name tests -path '*/numpy/*' -prune -exec rm -rf {} + 2>/dev/null || true
 }
 

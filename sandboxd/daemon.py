@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
@@ -25,9 +26,11 @@ from sandboxd.api.services import Services
 from sandboxd.api.tokens import Tokens
 from sandboxd.backends.protocol import Backend
 from sandboxd.clock import Clock, SystemClock
+from sandboxd.egress.outside import Outside, own_door
 from sandboxd.errors import SandboxdError
 from sandboxd.leases.sqlite_store import open_sqlite_store
 from sandboxd.leases.store import LeaseStore
+from sandboxd.leases.ways_out import WayOutSettings
 from sandboxd.rooms import Foundation, Rooms, open_rooms
 from sandboxd.server import BACKLOG, Server, bind, build_server
 from sandboxd.settings import Settings, SettingsError
@@ -137,7 +140,7 @@ class Daemon:
         async with (
             open_backend(settings, self._state_dir) as backend,
             open_sqlite_store(self._state_dir.store, self._metrics) as store,
-            open_rooms(self._foundation(backend, store), settings.templates) as rooms,
+            open_rooms(self._foundation(backend, store, listener), settings.templates) as rooms,
         ):
             services = self._services(rooms, backend, url)
             open_metrics = is_loopback(settings.server.host)
@@ -158,7 +161,11 @@ class Daemon:
                     log.error("sweep.incomplete", boxes=left)
                 tasks.cancel_scope.cancel()
 
-    def _foundation(self, backend: Backend, store: LeaseStore) -> Foundation:
+    def _foundation(
+        self, backend: Backend, store: LeaseStore, listener: socket.socket
+    ) -> Foundation:
+        server, way_out = self._settings.server, self._settings.way_out
+        door = own_door(server.host, listener.getsockname()[1], public_url=server.public_url)
         return Foundation(
             backend=backend,
             store=store,
@@ -166,6 +173,10 @@ class Daemon:
             metrics=self._metrics,
             installation=self._state_dir.installation,
             most=self._settings.limits.max_sandboxes,
+            outside=Outside(door),
+            way_out=WayOutSettings(
+                limits=way_out.limits, wider=way_out.wider, forwards=way_out.forwards
+            ),
         )
 
     def _services(self, rooms: Rooms, backend: Backend, url: str) -> Services:
@@ -301,6 +312,7 @@ def docker_settings(settings: Settings, state_dir: StateDir) -> DockerSettings:
             stall_s=options.images.stall_s,
         ),
         allow_images=options.images.allow_images,
+        secret=state_dir.token_secret,
     )
 
 
@@ -308,7 +320,9 @@ def hidden_files(settings: Settings) -> tuple[Path, ...]:
     """What no sandbox may read, wherever it lies: the configuration and the keys."""
     named = () if settings.source is None else (settings.source,)
     keys = [key.file for key in settings.server.api_keys if key.file is not None]
-    return (Path("/etc/sandboxd"), *named, *keys)
+    logins = settings.backend.docker.images.registries.values()
+    passwords = [login.password_file for login in logins]
+    return (Path("/etc/sandboxd"), *named, *keys, *passwords)
 
 
 def _keys(settings: Settings) -> Mapping[str, str]:

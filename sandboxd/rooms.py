@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import anyio
 from anyio.abc import TaskGroup
 
 from sandboxd.backends.protocol import Backend
 from sandboxd.clock import Clock
+from sandboxd.egress.lent import Lender
+from sandboxd.egress.outside import Outside
 from sandboxd.execution.commands import Commands
 from sandboxd.execution.files import Files
 from sandboxd.execution.shells import Shells
@@ -25,6 +27,7 @@ from sandboxd.leases.granting import Granting
 from sandboxd.leases.reaper import Reaper
 from sandboxd.leases.store import LeaseStore
 from sandboxd.leases.tenancy import Tenancy
+from sandboxd.leases.ways_out import WayOutSettings, WaysOut
 from sandboxd.model.lease import LeaseState
 from sandboxd.model.template import Template
 from sandboxd.pool.disposer import Disposer
@@ -41,7 +44,10 @@ _HANG_UP_S = 2.0
 
 @dataclass(slots=True, kw_only=True)
 class Foundation:
-    """What the rooms stand on. installation: marks every box that is ours. most: boxes in all."""
+    """What the rooms stand on.
+
+    installation: marks every box that is ours. most: boxes in all. outside: what ways out lead to.
+    """
 
     backend: Backend
     store: LeaseStore
@@ -49,6 +55,8 @@ class Foundation:
     metrics: Metrics
     installation: str
     most: int
+    outside: Outside = field(default_factory=Outside)
+    way_out: WayOutSettings = field(default_factory=WayOutSettings)
 
 
 class Rooms:
@@ -75,8 +83,9 @@ class Rooms:
         )
         endings = Endings(office)
         limits = foundation.backend.capabilities().limits_on_commands
-        granting = Granting(office, endings, limits_on_commands=limits)
-        self.desk = Desk(office, granting=granting, endings=endings)
+        self.ways_out = WaysOut(office, outside=foundation.outside, settings=foundation.way_out)
+        granting = Granting(office, endings, ways_out=self.ways_out, limits_on_commands=limits)
+        self.desk = Desk(office, granting=granting, endings=endings, ways_out=self.ways_out)
         self.commands = Commands(self.desk, foundation.metrics)
         self.shells = Shells(self.desk)
         self.files = Files(self.desk)
@@ -94,6 +103,9 @@ class Rooms:
             house=self.house,
             labels={"installation": foundation.installation},
             metrics=foundation.metrics,
+            lender=Lender(
+                foundation.outside, limits=foundation.way_out.limits, metrics=foundation.metrics
+            ),
         )
 
     async def take(self, templates: Mapping[str, Template]) -> None:

@@ -72,6 +72,9 @@ def _client() -> Twin:
             *_KEYWORDS,
             (r"\b__aenter__\b", r"__enter__"),
             (r"\b__aexit__\b", r"__exit__"),
+            (r"\b__aiter__\b", r"__iter__"),
+            (r"\b__anext__\b", r"__next__"),
+            (r"\bStopAsyncIteration\b", r"StopIteration"),
             # What may be awaited or entered is, in the twin, simply there.
             (r"\bAsyncOpening\[(\w+)\]", r"\1"),
             (r"\bAsyncOpening\((.*)\)$", r"\1"),

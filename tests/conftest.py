@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 import trio.testing
 
-from tests.support.engine import engine_for_tests, missing
+from tests.support.engine import engine_for_tests, load_test_image, missing
+from tests.support.far_engine import far_engine
 
 Loop = tuple[str, dict[str, Any]]
 
@@ -57,9 +58,22 @@ def engine_host() -> Iterator[EngineHost]:
 
     Where none can be had the tests are skipped, but never in CI.
     """
-    if (gap := missing()) and not os.environ.get("SANDBOXD_TEST_ENGINE"):
+    if not os.environ.get("SANDBOXD_TEST_ENGINE"):
+        _need_an_engine()
+    with engine_for_tests() as (host, image):
+        yield EngineHost(host, image)
+
+
+@pytest.fixture(scope="session")
+def far_engine_host() -> Iterator[EngineHost]:
+    """The same on as good as another machine: it is reached by TCP, and so are its containers."""
+    _need_an_engine()
+    with far_engine(number=os.getpid() % 256) as started:
+        yield EngineHost(started.tcp, load_test_image(started))
+
+
+def _need_an_engine() -> None:
+    if gap := missing():
         if os.environ.get("CI") == "true":
             pytest.fail(gap)
         pytest.skip(gap)
-    with engine_for_tests() as (host, image):
-        yield EngineHost(host, image)

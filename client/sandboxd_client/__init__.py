@@ -13,12 +13,14 @@ from sandboxd_client._async.files import AsyncFiles
 from sandboxd_client._async.process import AsyncProcess
 from sandboxd_client._async.sandbox import AsyncSandbox
 from sandboxd_client._async.shell import AsyncShell
+from sandboxd_client._async.terminal import AsyncTerminal
 from sandboxd_client._core.tarballs import UnsafeArchive
 from sandboxd_client._sync.client import Sandboxd
 from sandboxd_client._sync.files import Files
 from sandboxd_client._sync.process import Process
 from sandboxd_client._sync.sandbox import Sandbox
 from sandboxd_client._sync.shell import Shell
+from sandboxd_client._sync.terminal import Terminal
 from sandboxd_client.errors import (
     ApiUnreachable,
     BackendUnavailable,
@@ -59,6 +61,7 @@ from sandboxd_client.records import (
     LeaseEnd,
     PoolInfo,
     QueuePlace,
+    Readings,
     Released,
     SandboxInfo,
     SandboxToken,
@@ -74,6 +77,7 @@ __all__ = [
     "AsyncSandbox",
     "AsyncSandboxd",
     "AsyncShell",
+    "AsyncTerminal",
     "BackendUnavailable",
     "BadRequest",
     "Capacity",
@@ -113,6 +117,7 @@ __all__ = [
     "Process",
     "QueuePlace",
     "QuotaExceeded",
+    "Readings",
     "Released",
     "Sandbox",
     "SandboxInfo",
@@ -127,6 +132,7 @@ __all__ = [
     "Stderr",
     "Stdout",
     "TemplateInfo",
+    "Terminal",
     "Timeout",
     "TooLarge",
     "Unauthenticated",

@@ -23,7 +23,8 @@ class CommandOptions(TypedDict, total=False):
 
     env: on top of the sandbox's. cwd: relative to the workdir. user: needs a backend that can.
     stdin: given whole, then end of file; without it a command sees end of file at once.
-    stdin_open: keep it open for `Process.write`. timeout_s: from its start; without it the lease's
+    stdin_open: keep it open for `Process.write` and `attach`. tty: (rows, cols) of a terminal to
+    run in; all output is then `stdout`. timeout_s: from its start; without it the lease's
     end ends it. output_limit_bytes: kept per stream. exec_id: the caller's own id; the same id
     attaches and never runs twice.
     """
@@ -33,6 +34,7 @@ class CommandOptions(TypedDict, total=False):
     user: str | None
     stdin: bytes | str | None
     stdin_open: bool
+    tty: tuple[int, int] | None
     timeout_s: float | None
     output_limit_bytes: int | None
     exec_id: str | None
@@ -76,6 +78,8 @@ def command_body(cmd: Cmd, options: CommandOptions, *, exec_id: str) -> dict[str
         body["stdin"] = stdin
     elif stdin is not None:
         body["stdin_b64"] = base64.b64encode(stdin).decode("ascii")
+    if "tty" in body:
+        body["tty"] = dict(zip(("rows", "cols"), body["tty"], strict=True))
     body["cmd"] = cmd if isinstance(cmd, str) else list(cmd)
     body["exec_id"] = exec_id
     return body

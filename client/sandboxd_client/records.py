@@ -82,6 +82,20 @@ class SandboxInfo(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Readings(Record):
+    """What a sandbox uses at this moment; None where that cannot be had."""
+
+    cpu_s: float | None = None
+    memory_bytes: int | None = None
+    memory_peak_bytes: int | None = None
+    memory_limit_bytes: int | None = None
+    pids: int | None = None
+    disk_free_bytes: int | None = None
+    load_1m: float | None = None
+    execs_running: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FileInfo(Record):
     """One entry of the sandbox's file system.
 

@@ -211,7 +211,7 @@ func TestInvalidRequestsAreRefusedAndRunNothing(t *testing.T) {
 		{"argv": []string{}},
 		{"argv": []string{"true"}, "timeout_s": -1},
 		{"argv": []string{"true"}, "surprise": 1},
-		{"argv": []string{"true"}, "tty": fields{"rows": 1, "cols": 2}},
+		{"argv": []string{"true"}, "tty": fields{"rows": 0, "cols": 2}},
 		{"argv": []string{"true"}, "exec_id": "a/b"},
 		{"argv": "true"},
 	} {

@@ -1,9 +1,10 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
+	"io"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -32,7 +33,7 @@ func TestHelloTellsWhoIsThere(t *testing.T) {
 			t.Errorf("%s is missing", name)
 		}
 	}
-	if hello["protocol"] != 1.0 || hello["lease_id"] != "" || hello["life_left_s"] != nil || hello["shell"] == "" {
+	if hello["protocol"] != 2.0 || hello["lease_id"] != "" || hello["life_left_s"] != nil || hello["shell"] == "" {
 		t.Errorf("%v", hello)
 	}
 	r := g.start([]string{"sleep", "3020"})
@@ -189,39 +190,50 @@ func TestPeersFromInsideGetNoAnswer(t *testing.T) {
 	}
 }
 
-func TestTCPAsksForTheTokenAndDeletesItsFile(t *testing.T) {
+func TestTCPAnswersWhoProvesTheTokenAndDeletesItsFile(t *testing.T) {
+	const token = "0123456789abcdef0123"
 	dir := t.TempDir()
 	file := filepath.Join(dir, "token")
-	must(t, os.WriteFile(file, []byte("0123456789abcdef0123\n"), 0o600))
+	must(t, os.WriteFile(file, []byte(token+"\n"), 0o600))
 	probe, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	addr := probe.Addr().String()
 	probe.Close()
-	cmd := guestCommand("--listen", addr, "--token-file", file)
+	cmd := guestCommand("--listen", addr, "--token-file", file, "--allow-local-peers")
 	must(t, cmd.Start())
 	defer func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	}()
-	ask := func(token string) int {
-		request, _ := http.NewRequest("GET", "http://"+addr+"/v1/hello", nil)
-		if token != "" {
-			request.Header.Set("Authorization", "Bearer "+token)
-		}
-		response, err := http.DefaultClient.Do(request)
-		if err != nil {
-			return 0
-		}
-		response.Body.Close()
-		return response.StatusCode
-	}
-	eventually(t, "it listens", func() bool { return ask("") != 0 })
-	if ask("") != 401 || ask("wrong") != 401 || ask("0123456789abcdef0123") != 200 {
+	eventually(t, "it listens", func() bool { return askOverTCP(addr, []byte(token)) })
+	if askOverTCP(addr, []byte("0123456789abcdef0124")) {
 		t.Fatal("the token is not what decides")
 	}
 	if _, err := os.Stat(file); !os.IsNotExist(err) {
 		t.Fatal("the token file is still there")
 	}
+}
+
+// askOverTCP proves the token, checks the guest's proof, and says whether a request was answered.
+func askOverTCP(addr string, token []byte) bool {
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		return false
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+	nonce := bytes.Repeat([]byte{7}, nonceBytes)
+	fmt.Fprintf(conn, "%s%s", proofMagic, nonce)
+	var answer [nonceBytes + proofBytes]byte
+	if _, err := io.ReadFull(conn, answer[:]); err != nil {
+		return false
+	}
+	nonces := append(nonce, answer[:nonceBytes]...)
+	proven := bytes.Equal(answer[nonceBytes:], proofOf(token, "guest", nonces))
+	fmt.Fprintf(conn, "%sGET /v1/hello HTTP/1.1\r\nHost: g\r\n\r\n", proofOf(token, "daemon", nonces))
+	status := make([]byte, 12)
+	_, err = io.ReadFull(conn, status)
+	return proven && err == nil && string(status) == "HTTP/1.1 200"
 }
 
 func TestWrongArgumentsAreRefused(t *testing.T) {

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"crypto/sha256"
-	"crypto/subtle"
 	"errors"
 	"fmt"
 	"io"
@@ -12,7 +10,6 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
-	"strings"
 	"syscall"
 	"time"
 )
@@ -45,21 +42,17 @@ func serve(o options) error {
 	if err != nil {
 		return err
 	}
-	listener, err := listen(o)
+	listener, err := listen(o, token)
 	if err != nil {
 		return err
 	}
 	_ = os.Chdir("/") // from here on no path is relative to where it was started
-	return newServer(g, token).Serve(patientListener{listener})
+	return newServer(g).Serve(listener)
 }
 
-func newServer(g *guest, token []byte) *http.Server {
-	handler := g.routes()
-	if token != nil {
-		handler = requireToken(token, handler)
-	}
+func newServer(g *guest) *http.Server {
 	return &http.Server{
-		Handler:           handler,
+		Handler:           g.routes(),
 		ReadHeaderTimeout: headerPatience,
 		IdleTimeout:       idleConnection,
 		MaxHeaderBytes:    64 << 10,
@@ -67,9 +60,10 @@ func newServer(g *guest, token []byte) *http.Server {
 	}
 }
 
-func listen(o options) (net.Listener, error) {
+func listen(o options, token []byte) (net.Listener, error) {
 	if o.listen != "" {
-		return net.Listen("tcp", o.listen)
+		inner, err := net.Listen("tcp", o.listen)
+		return provenListener{patientListener{inner}, token, o.allowLocalPeers}, err
 	}
 	if err := os.Remove(o.socket); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("an old socket is in the way: %w", err)
@@ -82,9 +76,9 @@ func listen(o options) (net.Listener, error) {
 		return nil, err
 	}
 	if o.allowLocalPeers {
-		return inner, nil
+		return patientListener{inner}, nil
 	}
-	return &outsideListener{inner}, nil
+	return &outsideListener{patientListener{inner}}, nil
 }
 
 // outsideListener accepts peers from outside the guest's pid namespace alone; others are closed
@@ -137,17 +131,4 @@ func peerPID(conn net.Conn) int {
 		}
 	})
 	return pid
-}
-
-func requireToken(token []byte, next http.Handler) http.Handler {
-	want := sha256.Sum256(token)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		given, found := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-		got := sha256.Sum256([]byte(given))
-		if !found || subtle.ConstantTimeCompare(want[:], got[:]) != 1 {
-			writeProblem(w, fail("unauthenticated", "the token is missing or wrong"))
-			return
-		}
-		next.ServeHTTP(w, r)
-	})
 }

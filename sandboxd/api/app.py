@@ -11,7 +11,18 @@ from sandboxd import __version__
 from sandboxd.api import problems
 from sandboxd.api.auth import Auth
 from sandboxd.api.door import Door
-from sandboxd.api.routes import attach, execs, files, images, pools, sandboxes, shells, system
+from sandboxd.api.routes import (
+    attach,
+    execs,
+    files,
+    images,
+    pools,
+    readings,
+    sandboxes,
+    shells,
+    system,
+    ways_out,
+)
 from sandboxd.api.services import Services
 from sandboxd.api.shapes import with_problems
 from sandboxd.telemetry.metrics import Metrics
@@ -29,9 +40,9 @@ def build_routes(metrics: Metrics) -> FastAPI:
         generate_unique_id_function=lambda route: route.name,
     )
     # Tried in this order for each request: the hot ones first.
-    routers = [
-        module.router for module in (execs, sandboxes, files, shells, attach, pools, images, system)
-    ]
+    hot = (execs, sandboxes, files, shells, attach)
+    rest = (readings, ways_out, pools, images, system)
+    routers = [module.router for module in (*hot, *rest)]
     problems.install(app, metrics, routes=[r for router in routers for r in router.routes])
     for router in routers:
         app.include_router(router)

@@ -16,6 +16,8 @@ from sandboxd.model.command import ExecRecord, Kept
 from sandboxd.model.files import FileInfo
 from sandboxd.model.lease import Lease
 from sandboxd.model.shell import Shell
+from sandboxd.model.template import Network
+from sandboxd.model.way_out import Forward
 from sandboxd.wire.codes import Outcome, exec_verdict
 
 Encoding = Literal["text", "base64"]
@@ -35,8 +37,32 @@ def answer(body: Mapping[str, Any], *, status: int = 200) -> Response:
     return Response(to_json(body), status_code=status, media_type="application/json")
 
 
-def sandbox(lease: Lease, *, limits: Mapping[str, str], queue: Any = None) -> dict[str, Any]:
-    """A lease as the public Sandbox. Neither env nor secrets are in it."""
+def network(reached: Network) -> Any:
+    """What may be reached, as a lease would ask for it."""
+    return {"allow": reached.allow} if reached.kind == "allow" else reached.kind
+
+
+def forward(noun: Forward, *, ready: bool) -> dict[str, Any]:
+    """A forward. ready: false where its headers are not known any more."""
+    return {
+        "port": noun.port,
+        "url": noun.url,
+        "header_names": noun.header_names,
+        "ready": ready,
+    }
+
+
+def sandbox(
+    lease: Lease,
+    *,
+    limits: Mapping[str, str],
+    queue: Any = None,
+    proxy_port: int | None = None,
+) -> dict[str, Any]:
+    """A lease as the public Sandbox. Neither env nor secrets are in it.
+
+    proxy_port: where its guest listens inside, if it leads out.
+    """
     terms, usage = lease.terms, lease.usage
     return {
         "id": lease.id,
@@ -59,6 +85,9 @@ def sandbox(lease: Lease, *, limits: Mapping[str, str], queue: Any = None) -> di
         "lease_wait_s": lease.lease_wait_s,
         "limits": limits,
         "endpoint": None,
+        "network": network(terms.network),
+        "proxy": None if proxy_port is None else f"http://127.0.0.1:{proxy_port}",
+        "forwards": {str(each.port): each.url for each in terms.forwards},
         "end": None
         if lease.end is None
         else {
@@ -76,6 +105,8 @@ def sandbox(lease: Lease, *, limits: Mapping[str, str], queue: Any = None) -> di
             "execs": usage.execs,
             "cells": usage.cells,
             "leased_s": usage.leased_s,
+            "network_in_bytes": usage.network_in_bytes,
+            "network_out_bytes": usage.network_out_bytes,
         },
     }
 

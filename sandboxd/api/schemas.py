@@ -17,6 +17,8 @@ from pydantic import (
     model_validator,
 )
 
+from sandboxd.egress.rules import read_entry
+from sandboxd.egress.targets import read_forward
 from sandboxd.model.ids import CALLER_ID_PATTERN, is_caller_id
 
 MAX_ENV_BYTES = 1 << 20
@@ -84,6 +86,21 @@ def _bytes(value: Any) -> Any:
     return value
 
 
+def _allow_entry(text: str) -> str:
+    read_entry(text)
+    return text
+
+
+def _forward_url(text: str) -> str:
+    read_forward(text)
+    return text
+
+
+def _port(value: Any) -> Any:
+    """A port as the name of a field."""
+    return int(value) if isinstance(value, str) and value.isdecimal() else value
+
+
 Text = Annotated[str, AfterValidator(_no_nul), AfterValidator(_encodable)]
 Base64 = Annotated[bytes, BeforeValidator(_bytes), Field(json_schema_extra={"format": "base64"})]
 CallerId = Annotated[
@@ -99,6 +116,11 @@ Mode = Annotated[int, BeforeValidator(_octal), Field(ge=0, le=0o7777)]
 OutputLimit = Annotated[int, Field(ge=1024, le=64 << 20)]
 
 
+AllowEntry = Annotated[str, StringConstraints(max_length=300), AfterValidator(_allow_entry)]
+Port = Annotated[int, BeforeValidator(_port), Field(ge=1, le=65535)]
+ForwardUrl = Annotated[str, StringConstraints(max_length=2048), AfterValidator(_forward_url)]
+HeaderName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}$")]
+HeaderValue = Annotated[str, StringConstraints(pattern=r"^[\x20-\x7e\t]{0,8192}$")]
 Argv = Annotated[list[Text], Field(min_length=1)]
 
 
@@ -123,9 +145,35 @@ class ResourcesBody(Body):
 
 
 class AllowBody(Body):
-    """An allow-list of `host[:port]`."""
+    """An allow-list: `HOST`, `*.DOMAIN`, addresses and ranges, each with or without `:PORT`."""
 
-    allow: Annotated[list[Text], Field(max_length=1024)]
+    allow: Annotated[list[AllowEntry], Field(min_length=1, max_length=1024)]
+
+
+Network = Literal["none", "internet"] | AllowBody
+
+
+class ForwardBody(Body):
+    """A forward's address outside, and headers that are added to each request there.
+
+    The headers' values are secret: kept in memory alone, and never shown.
+    """
+
+    url: ForwardUrl
+    headers: dict[HeaderName, HeaderValue] = Field(default_factory=dict, repr=False, max_length=64)
+
+
+def _forward(value: Any) -> Any:
+    return {"url": value} if isinstance(value, str) else value
+
+
+Forwards = Annotated[
+    dict[
+        Port,
+        Annotated[ForwardBody, BeforeValidator(_forward, json_schema_input_type=str | ForwardBody)],
+    ],
+    Field(max_length=32),
+]
 
 
 class FileBody(Body):
@@ -158,11 +206,11 @@ class LeaseBody(Body):
     files: dict[Path, FileBody] = Field(default_factory=dict, repr=False)
     workdir: Path | None = None
     user: Text | None = None
-    network: Literal["none", "internet"] | AllowBody | None = None
+    network: Network | None = None
     runtime: Text | None = None
     kernels: list[Text] | None = None
     mcp_servers: list[Text] | dict[Text, Any] | None = None
-    forwards: dict[Text, Text] | None = None
+    forwards: Forwards = Field(default_factory=dict)
     labels: Labels = Field(default_factory=dict)
     timeout_s: Life | None = None
     idle_timeout_s: Annotated[float, Field(ge=0, le=MAX_SECONDS, allow_inf_nan=False)] | None = None
@@ -201,6 +249,28 @@ class TokenBody(Body):
 
     rights: Literal["use", "read"] = "use"
     ttl_s: Annotated[float, Field(gt=0, le=30 * 86400)] = 3600
+
+
+class NetworkBody(Body):
+    """`PUT …/network`."""
+
+    network: Network
+
+
+class ForwardsBody(Body):
+    """`POST …/forwards`: as in a lease; also without `forwards` around it, or one by `port`."""
+
+    forwards: Annotated[Forwards, Field(min_length=1)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_forms(cls, value: Any) -> Any:
+        if not isinstance(value, dict) or not value or "forwards" in value:
+            return value
+        if "port" in value:
+            rest = {name: each for name, each in value.items() if name != "port"}
+            return {"forwards": {str(value["port"]): rest}}
+        return {"forwards": value} if all(map(str.isdigit, value)) else value
 
 
 class TtyBody(Body):

@@ -61,6 +61,23 @@ class Usage(BaseModel):
     execs: int
     cells: int
     leased_s: float
+    network_in_bytes: int = Field(description="Through its way out, into it.")
+    network_out_bytes: int = Field(description="Through its way out, out of it.")
+
+
+class Allow(BaseModel):
+    """An allow-list."""
+
+    allow: list[str]
+
+
+class Forward(BaseModel):
+    """A port inside that reaches one address outside."""
+
+    port: int
+    url: str
+    header_names: list[str] = Field(description="Of headers that are added; values never show.")
+    ready: bool = Field(description="False: its headers were lost with a daemon; give it again.")
 
 
 class Sandbox(BaseModel):
@@ -86,6 +103,9 @@ class Sandbox(BaseModel):
     lease_wait_s: float | None
     limits: dict[str, Literal["enforced", "watched", "none"]]
     endpoint: str | None
+    network: Literal["none", "internet"] | Allow
+    proxy: str | None = Field(description="Where the proxy listens inside, if it has a way out.")
+    forwards: dict[str, str] = Field(description="Addresses by their ports inside.")
     end: End | None
     usage: Usage
 
@@ -219,6 +239,12 @@ class Images(Page):
     images: list[Image]
 
 
+class Forwards(Page):
+    """The forwards of a sandbox, by port."""
+
+    forwards: list[Forward]
+
+
 class Released(BaseModel):
     """What a release of many did."""
 
@@ -245,6 +271,26 @@ class Signalled(BaseModel):
 
     delivered: bool
     state: Literal["running", "ended"]
+
+
+class Size(BaseModel):
+    """A terminal's size."""
+
+    rows: int
+    cols: int
+
+
+class Readings(BaseModel):
+    """What a sandbox uses at this moment; null where it cannot be had."""
+
+    cpu_s: float | None
+    memory_bytes: int | None
+    memory_peak_bytes: int | None
+    memory_limit_bytes: int | None
+    pids: int | None
+    disk_free_bytes: int | None
+    load_1m: float | None
+    execs_running: int
 
 
 class Unpacked(BaseModel):

@@ -46,7 +46,9 @@ class Capabilities:
     """What this backend can do on this machine. What is false is refused, never pretended."""
 
     limits: Mapping[str, LimitKind]  # cpu, memory, pids, disk
-    networks: frozenset[str]  # of "none", "internet", "allow"
+    networks: frozenset[str]  # of "none", "internet", "allow": what a box itself may be on
+    # Whether what a box may reach can lead through its guest instead: then it may be any of them.
+    way_out: bool = False
     runtimes: frozenset[str] = frozenset()
     images: str = ""  # what an `image` may be, in words
     # What a caller may name beside the images of templates: patterns of names (`*` for anything),
@@ -61,6 +63,16 @@ class Capabilities:
     # template's own number stands in for the value), `nofile`, `max_rss_as_bytes`
     limits_on_commands: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()  # each gap with its mend, for `doctor`
+
+    @property
+    def direct_networks(self) -> frozenset[str]:
+        """The networks that a box is on by itself, without the guest's help."""
+        return self.networks - {"none"}
+
+    @property
+    def all_networks(self) -> frozenset[str]:
+        """What a lease may ask for."""
+        return frozenset({"none", "internet", "allow"}) if self.way_out else self.networks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,11 +14,13 @@ _PATIENCE_S = 2.0
 _DEFAULT_URL = "http://127.0.0.1:8420"
 
 
-def with_client(verb: Callable[[AsyncSandboxd], Awaitable[int]]) -> int:
+def with_client(
+    verb: Callable[[AsyncSandboxd], Awaitable[int]], *, patience_s: float = _PATIENCE_S
+) -> int:
     """Run a verb with a client to the daemon that the variables name."""
 
     async def run() -> int:
-        async with AsyncSandboxd(patience_s=_PATIENCE_S) as client:
+        async with AsyncSandboxd(patience_s=patience_s) as client:
             return await verb(client)
 
     try:

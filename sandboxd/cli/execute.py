@@ -51,7 +51,7 @@ def execute(args: Namespace) -> int:
                 tasks.start_soon(_pass_stdin, process, name="stdin")
             result = await _pass_output(process)
             tasks.cancel_scope.cancel()
-        return _status(result)
+        return status_of(result)
 
     return with_client(verb)
 
@@ -101,12 +101,13 @@ async def _pass_stdin(process: AsyncProcess) -> None:
     """Our standard input to the command's, end of file included."""
     # A command that ended or closed its input refuses more; the stream of events tells the rest.
     with suppress(SandboxdError):
-        while data := await _read_stdin():
+        while data := await read_stdin():
             await process.write(data)
         await process.close_stdin()
 
 
-async def _read_stdin() -> bytes:
+async def read_stdin() -> bytes:
+    """Some of our standard input, empty at its end."""
     descriptor = sys.stdin.fileno()
     if sys.platform == "win32":
         return await anyio.to_thread.run_sync(
@@ -119,7 +120,7 @@ async def _read_stdin() -> bytes:
     return os.read(descriptor, _STDIN_BYTES)
 
 
-def _status(result: ExecResult) -> int:
+def status_of(result: ExecResult) -> int:
     """The shell's number, with a line where a number alone would mislead."""
     if result.outcome != "exited":
         detail = result.error.detail if result.error else ""

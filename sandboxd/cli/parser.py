@@ -14,7 +14,7 @@ _EPILOG = """\
 Client verbs (ls, pools, images, prefetch, lease, exec, cp, logs, release) reach the daemon at
 SANDBOXD_API_URL (default http://127.0.0.1:8420) with the key in SANDBOXD_API_KEY.
 Exit codes: 0 done · 1 refused or not all done · 2 wrong arguments or configuration · 130 Ctrl-C.
-`exec` exits with the command's own status, and with 125 where that cannot be told."""
+`exec` and `shell` exit with the command's own status, and with 125 where that cannot be told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,11 @@ def build_parser() -> Parser:
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The arguments of a call; leaves the program with 2 where they are wrong.
 
-    What follows the first `--` of an `exec` is the command's own, whatever it looks like: argparse
-    treats it differently from one version to the next.
+    What follows the first `--` of an `exec` or a `shell` is the command's own, whatever it looks
+    like: argparse treats it differently from one version to the next.
     """
     parser = build_parser()
-    if not argv or argv[0] != "exec" or "--" not in argv:
+    if not argv or argv[0] not in {"exec", "shell"} or "--" not in argv:
         return parser.parse_args(argv)
     border = list(argv).index("--")
     args = parser.parse_args(argv[:border])
@@ -157,6 +157,22 @@ def _exec(parser: Parser) -> None:
     parser.add_argument("-n", "--no-stdin", action="store_true", help="give it no input")
 
 
+def _shell(parser: Parser) -> None:
+    parser.usage = "sandboxd shell [options] ID [-- CMD…]"
+    parser.epilog = "Enter, ~, . leaves it running; ~~ after Enter types one ~."
+    parser.add_argument("id", metavar="ID")
+    parser.add_argument("cmd", nargs="*", metavar="CMD", help="instead of bash, or sh")
+    parser.add_argument("--attach", metavar="EXEC", help="come back to one that was left")
+    parser.add_argument("--env", action="append", type=_pair, metavar="K=V", default=[])
+    parser.add_argument("--cwd", metavar="DIR", help="where it starts")
+    parser.add_argument("--user", help="whom it runs as")
+
+
+def _top(parser: Parser) -> None:
+    parser.add_argument("--every", type=_seconds, metavar="S", default=2.0, help="default 2")
+    _output(parser)
+
+
 def _cp(parser: Parser) -> None:
     parser.add_argument("source", metavar="SRC", help="a path here, ID:PATH, or - for stdin")
     parser.add_argument("target", metavar="DST", help="a path here, ID:PATH, or - for stdout")
@@ -248,8 +264,10 @@ VERBS = (
         "sandboxd.cli.images:prefetch",
     ),
     Verb("ls", "List sandboxes.", _ls, "sandboxd.cli.listing:ls"),
+    Verb("top", "Show what the sandboxes use.", _top, "sandboxd.cli.top:top"),
     Verb("lease", "Lease a sandbox and print its id.", _lease, "sandboxd.cli.leasing:lease"),
     Verb("exec", "Run a command in a sandbox.", _exec, "sandboxd.cli.execute:execute"),
+    Verb("shell", "Open a terminal in a sandbox.", _shell, "sandboxd.cli.shell:shell"),
     Verb("cp", "Copy files and folders in or out.", _cp, "sandboxd.cli.copy:copy"),
     Verb("logs", "Say what happened to a sandbox.", _logs, "sandboxd.cli.listing:logs"),
     Verb("release", "Give sandboxes back.", _release, "sandboxd.cli.leasing:release"),

@@ -50,7 +50,7 @@ def _failed(error: Exception, verb: Verb) -> int:
     if text is None:
         raise error
     say(text)
-    return ExitCode.OURS if verb.name == "exec" else ExitCode.FAILED
+    return ExitCode.OURS if verb.name in {"exec", "shell"} else ExitCode.FAILED
 
 
 def _known_failure(error: Exception, names: set[str]) -> str | None:

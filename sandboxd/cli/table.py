@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 
 def print_json(value: object) -> None:
@@ -12,15 +12,16 @@ def print_json(value: object) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Columns under upper-case heads, as wide as they need to be."""
+def print_table(
+    columns: Sequence[str], rows: Sequence[Sequence[object]], *, file: TextIO | None = None
+) -> None:
+    """Columns under upper-case heads, as wide as they need to be. file: else standard output."""
     lines = [[column.upper() for column in columns]]
     lines += [[_cell(value) for value in row] for row in rows]
     widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
     for line in lines:
-        print(
-            "  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip()
-        )
+        cells = (f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True))
+        print("  ".join(cells).rstrip(), file=file)
 
 
 def in_words(seconds: float | None) -> str:

@@ -15,7 +15,7 @@ from sandboxd.demo.embedded import DaemonFailed, embedded_daemon
 from sandboxd.demo.leftovers import boxes_of, find_leftovers
 from sandboxd.demo.problems import BATCHES, Problem, load_problems
 from sandboxd.demo.progress import Progress
-from sandboxd.demo.report import HOW_TO_GO_ON, is_right, summary
+from sandboxd.demo.report import how_to_go_on, is_right, summary
 from sandboxd.demo.rollouts import BatchResult, run_batch
 from sandboxd_client import AsyncSandboxd
 
@@ -69,9 +69,8 @@ async def _run(choice: Choice, problems: Sequence[Problem], concurrency: int) ->
     for line in summary(results, left=left):
         print(line)
     right = is_right(results, left=left)
-    print(
-        f"\n{HOW_TO_GO_ON}" if right else "\nNOT RIGHT: see above; `sandboxd doctor` may know why"
-    )
+    wrong = "NOT RIGHT: see above; `sandboxd doctor` may know why"
+    print(f"\n{how_to_go_on(choice.backend) if right else wrong}")
     return ExitCode.OK if right else ExitCode.FAILED
 
 

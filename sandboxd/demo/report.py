@@ -7,12 +7,20 @@ from collections.abc import Iterator, Sequence
 from sandboxd.demo.rollouts import BatchResult, Rollout
 
 _SHOWN_FAILURES = 5
-HOW_TO_GO_ON = """\
+_HOW_TO_GO_ON = """\
 How to go on:
-  sandboxd serve                          a daemon at http://127.0.0.1:8420 that stays
+  {serve:<39} a daemon at http://127.0.0.1:8420 that stays
   id=$(sandboxd lease python)             a sandbox of your own
   sandboxd exec $id -- python3 -c 'print("hello")'
   sandboxd release $id                    and back; the SDK's twelve lines are in the README"""
+
+
+def how_to_go_on(backend: str) -> str:
+    """What a person may do next, in lines."""
+    if backend != "docker":
+        return _HOW_TO_GO_ON.format(serve="sandboxd serve")
+    text = _HOW_TO_GO_ON.format(serve="sandboxd serve --backend docker")
+    return f"{text}\n  docs/docker.md                          images, registries, budgets, GPUs"
 
 
 def is_right(results: Sequence[BatchResult], *, left: Sequence[str]) -> bool:

@@ -14,7 +14,7 @@ from sandboxd.execution.reattach import TRIES, ask, ask_once, broken
 from sandboxd.guest.attachment import Attachment, Ended, OutputEvent, OutputStream
 from sandboxd.guest.guest_files import Body
 from sandboxd.guest.line import GuestLost
-from sandboxd.guest.messages import OutputPiece
+from sandboxd.guest.messages import GuestReadings, OutputPiece
 from sandboxd.leases.desk import Desk
 from sandboxd.leases.tenancy import Tenancy
 from sandboxd.model.command import Command, ExecRecord
@@ -108,6 +108,14 @@ class Commands:
         with anyio.fail_after(_ASK_S):
             return await ask(self._desk, tenancy, lambda g: g.list_execs())
 
+    async def readings(self, lease_id: str, *, owner: str | None) -> tuple[GuestReadings, int]:
+        """What the sandbox uses now, and how many commands run in it. No use, for the clock."""
+        tenancy = self._desk.look_at(lease_id, owner=owner)
+        with anyio.fail_after(_ASK_S):
+            readings = await ask(self._desk, tenancy, lambda g: g.readings())
+            hello = await ask(self._desk, tenancy, lambda g: g.hello())
+        return readings, hello.execs_running
+
     async def read_output(
         self,
         lease_id: str,
@@ -160,7 +168,7 @@ class Commands:
         410 for one that has ended.
         """
         with self._desk.using(lease_id, owner=owner) as tenancy, anyio.fail_after(_ASK_S):
-            await ask(self._desk, tenancy, lambda g: g.resize(exec_id, rows=rows, cols=cols))
+            await ask(self._desk, tenancy, lambda g: g.resize(exec_id, rows, cols))
 
     async def follow(
         self, lease_id: str, exec_id: str, *, owner: str | None, after: int | None = None

@@ -8,6 +8,7 @@ from sandboxd.guest.client import Guest
 from sandboxd.guest.guest_files import FileBody, GuestFiles
 from sandboxd.guest.line import GuestLost
 from sandboxd.guest.messages import GuestReadings, Hello, OutputPiece
+from sandboxd.guest.ports import GuestStream, Listener
 
 __all__ = [
     "Attachment",
@@ -18,7 +19,9 @@ __all__ = [
     "GuestFiles",
     "GuestLost",
     "GuestReadings",
+    "GuestStream",
     "Hello",
+    "Listener",
     "OutputEvent",
     "OutputPiece",
     "Piece",

@@ -12,8 +12,8 @@ import anyio
 
 from sandboxd.guest.fields import Fields, loads, nonsense
 from sandboxd.guest.line import GuestLost
-from sandboxd.guest.messages import read_exec
-from sandboxd.model.command import ExecRecord
+from sandboxd.guest.messages import read_exec, size_fields
+from sandboxd.model.command import ExecRecord, TerminalSize
 from sandboxd.wire.frames import (
     MAX_PAYLOAD_BYTES,
     Frame,
@@ -106,12 +106,18 @@ class Attachment(AsyncIterator[OutputEvent]):
             await self._send(encode(FrameKind.STDIN, data[start : start + MAX_PAYLOAD_BYTES]))
 
     async def close_stdin(self) -> None:
-        """End the command's input. Raises GuestLost."""
+        """End the command's input; a terminal is told its end of file. Raises GuestLost."""
         await self._send(encode(FrameKind.STDIN))
 
     async def send_signal(self, name: str) -> None:
         """Signal the command, like `INT`. Behind input that waits: use `Guest.signal` then."""
         await self._send(encode(FrameKind.CONTROL, json.dumps({"signal": name}).encode()))
+
+    async def send_resize(self, size: TerminalSize) -> None:
+        """Set its terminal's size, if it has one. Behind input that waits: use `Guest.resize`."""
+        await self._send(
+            encode(FrameKind.CONTROL, json.dumps({"resize": size_fields(size)}).encode())
+        )
 
     async def aclose(self) -> None:
         """Let go of the line; the command runs on. Idempotent, never waits."""

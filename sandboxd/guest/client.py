@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from urllib.parse import quote
 
+from sandboxd.guest import ports
 from sandboxd.guest.attachment import Attachment, OutputStream
 from sandboxd.guest.fields import loads, nonsense
 from sandboxd.guest.guest_files import Body, GuestFiles
@@ -24,9 +25,11 @@ from sandboxd.guest.messages import (
     setup_body,
     shell_body,
     shell_text_body,
+    size_fields,
 )
+from sandboxd.guest.ports import GuestStream, Listener
 from sandboxd.model.claim import Claim
-from sandboxd.model.command import Command, ExecRecord
+from sandboxd.model.command import Command, ExecRecord, TerminalSize
 from sandboxd.model.shell import Shell, ShellOrder, ShellText
 from sandboxd.model.template import Setup
 from sandboxd.wire.http1 import Headers
@@ -41,14 +44,13 @@ _UPGRADE: Headers = [(b"connection", b"Upgrade"), (b"upgrade", b"sandbox-frames"
 class Guest:
     """Calls to one guest, as many at a time as one likes.
 
-    connect: opens a byte stream that is proven to be the guest's. token: its bearer token, where it
-    listens on TCP. Every call raises SandboxdError with what the guest refuses, and GuestLost when
-    the line breaks. None has a deadline of its own: callers bound them. A cancelled call ends
-    nothing inside the sandbox.
+    connect: opens a byte stream that is proven to be the guest's. Every call raises SandboxdError
+    with what the guest refuses, and GuestLost when the line breaks. None has a deadline of its own:
+    callers bound them. A cancelled call ends nothing inside the sandbox.
     """
 
-    def __init__(self, connect: Connect, *, token: str | None = None) -> None:
-        self._line = Line(connect, token=token)
+    def __init__(self, connect: Connect) -> None:
+        self._line = Line(connect)
         self.files = GuestFiles(self._line)
 
     async def aclose(self) -> None:
@@ -135,8 +137,10 @@ class Guest:
         `conflict`. `conflict` with status 410 once the process closed its end.
         """
         query = f"eof={int(eof)}" if offset is None else f"offset={offset}&eof={int(eof)}"
-        headers: Headers = [] if isinstance(data, bytes) else [(b"transfer-encoding", b"chunked")]
         target = f"{_exec(exec_id)}/stdin?{query}"
+        if isinstance(data, bytes) and offset is not None:  # twice is as good as once
+            return loads((await self._line.call("POST", target, data)).body).count("offset")
+        headers: Headers = [] if isinstance(data, bytes) else [(b"transfer-encoding", b"chunked")]
         connection, response = await self._line.open("POST", target, headers, data)
         return loads(await self._line.finish(connection, response)).count("offset")
 
@@ -146,6 +150,11 @@ class Guest:
         target = f"{_exec(exec_id)}/signal"
         answer = await self._line.call("POST", target, body, repeatable=False)
         return loads(answer.body).flag("delivered")
+
+    async def resize(self, exec_id: str, rows: int, cols: int) -> None:
+        """Set the size of a command's terminal. `conflict` if it has none, or (410) ended."""
+        body = json.dumps(size_fields(TerminalSize(rows, cols))).encode()
+        await self._line.call("POST", f"{_exec(exec_id)}/resize", body)
 
     @asynccontextmanager
     async def attach(
@@ -199,6 +208,29 @@ class Guest:
         target = f"{_shell(shell_id)}/run"
         answer = await self._line.call("POST", target, body, limit=_MAX_EXEC_BYTES)
         return read_exec(loads(answer.body))
+
+    async def open_port(self, port: int) -> GuestStream:
+        """Connect to who listens on 127.0.0.1:`port` inside, or else on ::1.
+
+        `conflict` with `details.reason` `refused` (nobody listens) or `timeout` (5 s).
+        """
+        return await ports.open_port(self._line, port)
+
+    async def set_listeners(self, listeners: Iterable[Listener]) -> list[Listener]:
+        """Have the guest listen on these ports of 127.0.0.1 inside, and on no others.
+
+        What it listened on before and is named again stays as it is. Returns them in order, each
+        with its true port or its `error`.
+        """
+        return await ports.set_listeners(self._line, listeners)
+
+    async def accept(self) -> tuple[str, GuestStream]:
+        """Wait for the next connection to a listener: its name, and the connection.
+
+        Each connection goes to one of those who wait; one that comes while nobody does is kept for
+        30 s. A cancelled wait takes none.
+        """
+        return await ports.accept(self._line)
 
 
 def _exec(exec_id: str) -> str:

@@ -101,11 +101,9 @@ class Line:
     their waits. A cancelled call closes its connection; what the guest began goes on.
     """
 
-    def __init__(self, connect: Connect, *, token: str | None = None) -> None:
+    def __init__(self, connect: Connect) -> None:
         self._connect = connect
         self._headers: Headers = [(b"host", b"guest")]
-        if token is not None:
-            self._headers.append((b"authorization", b"Bearer " + token.encode()))
         self._idle: list[tuple[AsyncConnection, float]] = []
         self._closed = False
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from sandboxd.guest.fields import Fields, loads, nonsense
 from sandboxd.model.claim import Claim
-from sandboxd.model.command import Command, ExecRecord, Kept
+from sandboxd.model.command import Command, ExecRecord, Kept, TerminalSize
 from sandboxd.model.files import FileInfo, FileType, Unpacked
 from sandboxd.model.shell import Shell, ShellOrder, ShellState, ShellText
 from sandboxd.model.template import Setup
@@ -103,10 +103,16 @@ def command_body(command: Command, *, wait: bool) -> bytes:
         "timeout_s": command.timeout_s,
         "stdin_b64": None if command.stdin is None else _b64(command.stdin),
         "stdin_open": command.stdin_open,
+        "tty": None if command.tty is None else size_fields(command.tty),
         "output_limit_bytes": command.output_limit_bytes,
         "wait": wait,
     }
     return json.dumps(order).encode()
+
+
+def size_fields(size: TerminalSize) -> dict[str, int]:
+    """The size of a terminal as the guest takes it."""
+    return {"rows": size.rows, "cols": size.cols}
 
 
 def shell_body(order: ShellOrder) -> bytes:

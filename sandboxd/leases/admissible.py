@@ -10,7 +10,7 @@ from anyio import to_thread
 from sandboxd.backends.protocol import Capabilities
 from sandboxd.errors import SandboxdError
 from sandboxd.model.image import allows, image_name
-from sandboxd.model.template import BoxSpec, Resources
+from sandboxd.model.template import BoxSpec, Network, Resources
 from sandboxd.wire.codes import ErrorCode
 
 _BOUNDED = ("cpu", "memory_mb", "pids", "disk_mb")
@@ -27,9 +27,13 @@ def check_user(user: str, capabilities: Capabilities) -> None:
         )
 
 
+def check_network(network: Network, capabilities: Capabilities) -> None:
+    """Raises `not_supported`, naming what there is, for what no box here can reach."""
+    _check_offered("network", network.kind, capabilities.all_networks)
+
+
 def check_offer(spec: BoxSpec, capabilities: Capabilities) -> None:
     """Raises `not_supported`, naming what there is, for what no box here can have."""
-    _check_offered("network", spec.network.kind, capabilities.networks)
     if spec.runtime:
         _check_offered("runtime", spec.runtime, capabilities.runtimes)
     if spec.resources.gpu and not capabilities.gpu:

@@ -145,6 +145,11 @@ class Adoption:
             return
         if hello.life_left_s is not None and tenancy.hard_at is not None:
             tenancy.hard_at = min(tenancy.hard_at, anyio.current_time() + hello.life_left_s)
+        try:
+            with anyio.fail_after(_ASK_S):
+                await self._desk.lead_out_again(tenancy)
+        except (GuestLost, TimeoutError, SandboxdError) as error:
+            log.warning("adopt.no_way_out", sandbox_id=tenancy.lease.id, error=str(error))
         tenancy.note("adopted")
 
     def _after_the_end(self, tenancy: Tenancy, box: OwnedBox | None) -> None:
@@ -162,7 +167,7 @@ class Adoption:
         async with self._limiter:
             pool = self._house.pools.get(box.labels.get("pool", ""))
             fingerprint = box.labels.get("fingerprint", "")
-            fits = pool is not None and fingerprint == pool.template.spec.fingerprint()
+            fits = pool is not None and fingerprint == pool.spec.fingerprint()
             if not (box.alive and box.ref is not None and fits and pool is not None):
                 self._remove(box)
                 return
@@ -171,7 +176,7 @@ class Adoption:
                 return
             taken = pool.adopt(box.ref, fingerprint=fingerprint, state=BoxState.WARM)
             assert taken.guest is not None
-            has_setup = bool(pool.template.spec.setup.commands)
+            has_setup = bool(pool.spec.setup.commands)
             try:
                 with anyio.fail_after(_ASK_S):
                     hello = await taken.guest.hello()

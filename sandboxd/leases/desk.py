@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 
 import anyio
 from anyio.abc import TaskStatus
@@ -21,6 +22,7 @@ from sandboxd.leases.endings import Endings
 from sandboxd.leases.granting import Granting
 from sandboxd.leases.tenancy import Tenancy
 from sandboxd.leases.terms import too_long
+from sandboxd.leases.ways_out import WaysOut, Wiring
 from sandboxd.model.lease import Lease, LeaseState, Phase
 from sandboxd.wire.codes import EndReason, ErrorCode
 
@@ -30,8 +32,11 @@ _VERDICT_S = 3.0  # how long a broken line may wait for news of the box's death
 class Desk:
     """See the module."""
 
-    def __init__(self, office: BackOffice, *, granting: Granting, endings: Endings) -> None:
+    def __init__(
+        self, office: BackOffice, *, granting: Granting, endings: Endings, ways_out: WaysOut
+    ) -> None:
         self._office = office
+        self._ways_out = ways_out
         self.granting = granting
         self.endings = endings
 
@@ -165,6 +170,44 @@ class Desk:
                     await guest.renew(life_s=for_s + GUEST_GRACE_S)
             # As it is by now: a write from before an end would undo it.
             await self._office.store.put(tenancy.lease)
+
+    async def rewire(self, tenancy: Tenancy, wiring: Wiring) -> Lease:
+        """Change what a leased sandbox may reach; connections that no longer fit are closed.
+
+        The guest and the store know before this returns. Raises what `WaysOut.check` and `listen`
+        raise; then nothing has changed.
+        """
+        check_leased(tenancy)
+        async with tenancy.rewiring:
+            check_leased(tenancy)
+            old = tenancy.lease.terms
+            new = wiring.applied_to(old)
+            self._ways_out.check(new, template=tenancy.pool.template.spec.network)
+            headers = wiring.headers_after(tenancy.forward_headers)
+            async with self.guest_of(tenancy) as guest:
+                with anyio.fail_after(CALL_S):
+                    port = await self._ways_out.relisten(guest, new, instead_of=old)
+            check_leased(tenancy)
+            tenancy.proxy_port, tenancy.forward_headers = port, headers
+            tenancy.change(
+                terms=replace(tenancy.lease.terms, network=new.network, forwards=new.forwards)
+            )
+            self._ways_out.open(tenancy)
+            tenancy.note(
+                "rewired", network=new.network.kind, forwards=[f.port for f in new.forwards]
+            )
+            await self._office.store.put(tenancy.lease)
+        return tenancy.shown()
+
+    async def lead_out_again(self, tenancy: Tenancy) -> None:
+        """The way out of a lease that an earlier daemon granted; its guest listens still, and what
+        came meanwhile waits there. Headers of forwards are lost. Raises as `guest_of` does.
+        """
+        terms = tenancy.lease.terms
+        async with self.guest_of(tenancy) as guest:
+            tenancy.proxy_port = await self._ways_out.listen(guest, terms, kept=True)
+        if not tenancy.lease.over:
+            self._ways_out.open(tenancy)
 
     async def release(self, lease_id: str, *, owner: str | None, wait_s: float = 0) -> Lease:
         """End a lease. Success the first time and again; on disk before this returns.

@@ -50,7 +50,8 @@ class Endings:
             return
         end = self.end_record(reason, verdict or END_VERDICTS[reason], detail)
         leased_s = end.at - (tenancy.lease.leased_at or end.at)
-        usage = replace(tenancy.lease.usage, execs=tenancy.execs, leased_s=max(0.0, leased_s))
+        tenancy.close_way_out()
+        usage = tenancy.used(leased_s=leased_s)
         tenancy.change(state=LeaseState.ENDING, end=end, usage=usage)
         tenancy.settled.set()
         tenancy.pool.experience.held(leased_s)

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import anyio
 import structlog
 
+from sandboxd.egress.environment import proxy_env
 from sandboxd.errors import SandboxdError
 from sandboxd.guest.line import GuestLost
 from sandboxd.leases.admissible import check_offer, check_spec, check_user
@@ -19,6 +20,7 @@ from sandboxd.leases.back_office import CALL_S, GUEST_GRACE_S, BackOffice
 from sandboxd.leases.endings import Endings
 from sandboxd.leases.tenancy import Tenancy
 from sandboxd.leases.terms import LeaseOrder, unfit
+from sandboxd.leases.ways_out import WaysOut
 from sandboxd.model.claim import Claim
 from sandboxd.model.ids import new_id
 from sandboxd.model.lease import Lease, LeaseState
@@ -34,10 +36,16 @@ class Granting:
     """Grants leases; see the module."""
 
     def __init__(
-        self, office: BackOffice, endings: Endings, *, limits_on_commands: Mapping[str, int]
+        self,
+        office: BackOffice,
+        endings: Endings,
+        *,
+        ways_out: WaysOut,
+        limits_on_commands: Mapping[str, int],
     ) -> None:
         self._office = office
         self._endings = endings
+        self._ways_out = ways_out
         self._limits_on_commands = limits_on_commands
         self.closing = False
 
@@ -46,12 +54,15 @@ class Granting:
 
         Raises `capacity` (not served in time, or the queue is full), `shutting_down`, `conflict`,
         `backend_unavailable`, `sandbox_lost` for a box that died while it was granted, what
-        `check_user`, `check_offer` and `check_spec` raise, and whatever making a box raises.
+        `check_user`, `check_offer`, `WaysOut.check` and `check_spec` raise, and whatever making a
+        box raises.
         Cancelled: the place is lost, or kept a minute for the idempotency key; what was granted
         to nobody is released.
         """
         check_user(order.terms.user, self._office.backend.capabilities())
         check_offer(order.terms.spec, self._office.backend.capabilities())
+        pool = self._office.house.pools[order.terms.template]
+        self._ways_out.check(order.terms, template=pool.template.spec.network)
         if order.terms.cold_because:
             await self._check_spec(order)
         tenancy = await self._known(order, owner=owner)
@@ -85,8 +96,8 @@ class Granting:
         pools = self._office.house.pools
         await check_spec(
             order.terms.spec,
-            template=pools[order.terms.template].template.spec,
-            templates=[pool.template.spec for pool in pools.values() if not pool.retired],
+            template=pools[order.terms.template].spec,
+            templates=[pool.spec for pool in pools.values() if not pool.retired],
             capabilities=self._office.backend.capabilities(),
         )
 
@@ -240,12 +251,13 @@ class Granting:
         assert order is not None
         began_at = anyio.current_time()
         try:
-            fit = await self._claim_box(box, self._claim(tenancy.lease, order))
+            fit = await self._claim_box(box, tenancy, order)
         except BaseException as error:
             tenancy.pool.give_up(box)
             if not isinstance(error, SandboxdError):
                 raise
-            self._refuse(tenancy, unfit(error))  # files or a workdir that cannot be written
+            # Files or a workdir that cannot be written, a forward's port that is taken.
+            self._refuse(tenancy, unfit(error))
             return True
         if not fit:
             tenancy.pool.give_up(box)
@@ -253,12 +265,13 @@ class Granting:
         await self._write_down(tenancy, box, warm=warm, began_at=began_at)
         return True
 
-    async def _claim_box(self, box: Box, claim: Claim) -> bool:
+    async def _claim_box(self, box: Box, tenancy: Tenancy, order: LeaseOrder) -> bool:
         """False for a box that is dead or somebody else's. Raises what the claim itself cannot."""
         assert box.guest is not None
         try:
             with anyio.fail_after(CALL_S):
-                await box.guest.claim(claim)
+                tenancy.proxy_port = await self._ways_out.listen(box.guest, order.terms)
+                await box.guest.claim(self._claim(tenancy, order))
         except (GuestLost, TimeoutError) as error:
             log.warning("claim.failed", box_id=box.box_id, error=str(error) or "timed out")
             return False
@@ -276,6 +289,8 @@ class Granting:
         # The guest counts from its claim, so our clock may not wait for a slow store.
         tenancy.hard_at = began_at + terms.timeout_s
         tenancy.used_at = anyio.current_time()
+        assert tenancy.order is not None
+        tenancy.forward_headers = dict(tenancy.order.forward_headers)
         tenancy.box, tenancy.order = box, None
         tenancy.change(
             state=LeaseState.LEASED,
@@ -299,14 +314,15 @@ class Granting:
         if not tenancy.lease.over:  # it may have died meanwhile
             self._granted(tenancy)
 
-    def _claim(self, lease: Lease, order: LeaseOrder) -> Claim:
+    def _claim(self, tenancy: Tenancy, order: LeaseOrder) -> Claim:
         terms = order.terms
         limits = dict(self._limits_on_commands)
         if "nproc" in limits:
             limits["nproc"] = terms.spec.resources.pids
+        env = {**terms.env, **order.secrets}
         return Claim(
-            lease_id=lease.id,
-            env={**terms.env, **order.secrets},
+            lease_id=tenancy.lease.id,
+            env={**proxy_env(tenancy.proxy_port, env), **env},
             workdir=terms.workdir,
             user=terms.user,
             capabilities=terms.capabilities,
@@ -322,6 +338,7 @@ class Granting:
         pool = lease.terms.template
         self._office.metrics.leases_granted.labels(pool).inc()
         self._office.metrics.lease_wait.observe(lease.lease_wait_s or 0.0)
+        self._ways_out.open(tenancy)
         tenancy.note("leased", box_id=lease.box.box_id, warm=lease.warm)
         log.info("lease.granted", sandbox_id=lease.id, pool=pool, warm=lease.warm)
         tenancy.settled.set()

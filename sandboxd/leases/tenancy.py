@@ -11,11 +11,14 @@ from typing import Any
 import anyio
 
 from sandboxd.clock import Clock
+from sandboxd.egress.passage import Traffic
+from sandboxd.egress.way_out import WayOut
 from sandboxd.errors import SandboxdError
 from sandboxd.guest.client import Guest
 from sandboxd.leases.terms import LeaseOrder
 from sandboxd.model.box import BoxState
-from sandboxd.model.lease import NEXT_STATES, Lease, LeaseState, Phase
+from sandboxd.model.lease import NEXT_STATES, Lease, LeaseState, Phase, Usage
+from sandboxd.model.way_out import Headers
 from sandboxd.pool.admission import Ticket
 from sandboxd.pool.stock import Box
 from sandboxd.pool.warm_pool import WarmPool
@@ -53,6 +56,11 @@ class Tenancy:
         self.renewing = anyio.Lock()  # the guest's end and ours are moved together
         self.diary: deque[dict[str, Any]] = deque(maxlen=_DIARY_ENTRIES)
         self.execs = lease.usage.execs
+        self.traffic = Traffic(lease.usage.network_in_bytes, lease.usage.network_out_bytes)
+        self.way_out: WayOut | None = None
+        self.proxy_port: int | None = None  # inside
+        self.forward_headers: dict[int, Headers] = {}  # secret; they live here alone
+        self.rewiring = anyio.Lock()  # the guest's listeners and the way out change together
         self._calls = 0
         self._clock = clock
 
@@ -96,6 +104,10 @@ class Tenancy:
             self._calls -= 1
             self.used_at = anyio.current_time()
 
+    def touch(self) -> None:
+        """It was used just now."""
+        self.used_at = anyio.current_time()
+
     def change(self, **fields: Any) -> Lease:
         """Replace the record. Raises ValueError for a state that the table does not allow."""
         state: LeaseState = fields.get("state", self.lease.state)
@@ -117,9 +129,24 @@ class Tenancy:
         now = self._clock.now()
         idle_at = self.idle_at
         left = None if idle_at is None else now + idle_at - anyio.current_time()
-        leased_s = max(0.0, now - (lease.leased_at or now))
-        usage = replace(lease.usage, execs=self.execs, leased_s=leased_s)
+        usage = self.used(leased_s=now - (lease.leased_at or now))
         return replace(lease, idle_expires_at=left, usage=usage)
+
+    def used(self, *, leased_s: float) -> Usage:
+        """What it has used, as counted here."""
+        return replace(
+            self.lease.usage,
+            execs=self.execs,
+            leased_s=max(0.0, leased_s),
+            network_in_bytes=self.traffic.in_bytes,
+            network_out_bytes=self.traffic.out_bytes,
+        )
+
+    def close_way_out(self) -> None:
+        """Nothing goes out of it any more."""
+        if self.way_out is not None:
+            self.way_out.close()
+        self.way_out, self.forward_headers = None, {}
 
     def rest(self) -> None:
         """Let go of what only a live lease needs: it stays in the book for an hour."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 
 from sandboxd.errors import SandboxdError
 from sandboxd.model.claim import ClaimFile
 from sandboxd.model.lease import LeaseTerms
 from sandboxd.model.template import BoxSpec, Network, Resources, Template
+from sandboxd.model.way_out import Forward, ForwardOrder, Headers
 from sandboxd.wire.codes import ErrorCode, Fault
 
 
@@ -26,6 +27,7 @@ class LeaseWish:
     files: tuple[ClaimFile, ...] = field(default=(), repr=False)
     workdir: str | None = None
     user: str | None = None
+    forwards: Mapping[int, ForwardOrder] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     timeout_s: float | None = None
     idle_timeout_s: float | None = None
@@ -49,12 +51,24 @@ class LeaseOrder:
     files: tuple[ClaimFile, ...] = field(repr=False)
     wait: bool
     wait_timeout_s: float
+    forward_headers: Mapping[int, Headers] = field(default_factory=dict, repr=False)
 
 
-def resolve(wish: LeaseWish, templates: Mapping[str, Template]) -> LeaseOrder:
-    """Raises `bad_request` for an unknown template and for times over the template's."""
+def resolve(
+    wish: LeaseWish,
+    templates: Mapping[str, Template],
+    *,
+    direct: Container[str] = ("internet", "allow"),
+) -> LeaseOrder:
+    """Raises `bad_request` for an unknown template and for times over the template's.
+
+    direct: the kinds of networks that boxes are on by themselves. All others lead through the
+    guest, bind late, and are no part of a box.
+    """
     template = _template(wish, templates)
-    spec, cold_because = _spec(wish, template.spec)
+    network = template.spec.network if wish.network is None else wish.network
+    boxed = template.spec.boxed(direct)
+    spec, cold_because = _spec(replace(wish, network=network.boxed(direct)), boxed)
     timeout_s = template.timeout_s if wish.timeout_s is None else wish.timeout_s
     if timeout_s == -1:
         timeout_s = template.max_timeout_s
@@ -80,6 +94,8 @@ def resolve(wish: LeaseWish, templates: Mapping[str, Template]) -> LeaseOrder:
         idempotency_key=wish.idempotency_key,
         body_digest=wish.body_digest,
         cold_because=cold_because,
+        network=network,
+        forwards=tuple(forward_of(port, wish.forwards[port]) for port in sorted(wish.forwards)),
     )
     return LeaseOrder(
         terms=terms,
@@ -87,6 +103,14 @@ def resolve(wish: LeaseWish, templates: Mapping[str, Template]) -> LeaseOrder:
         files=wish.files,
         wait=wish.wait,
         wait_timeout_s=wish.wait_timeout_s,
+        forward_headers={port: order.headers for port, order in wish.forwards.items()},
+    )
+
+
+def forward_of(port: int, order: ForwardOrder) -> Forward:
+    """What may be stored of a forward."""
+    return Forward(
+        port=port, url=order.url, header_names=tuple(sorted(name.lower() for name in order.headers))
     )
 
 
@@ -101,6 +125,8 @@ def too_long(timeout_s: float, most_s: float) -> SandboxdError:
 
 def unfit(error: SandboxdError) -> SandboxdError:
     """Why a box did not take what a lease asked for: the caller's doing, for no agent has acted."""
+    if "field" in error.details:  # it says what by itself
+        return error
     code = ErrorCode.BAD_REQUEST if error.code.startswith("file_") else error.code
     return SandboxdError(
         code,

@@ -10,9 +10,21 @@ from dataclasses import dataclass, field
 from sandboxd.wire.codes import Outcome, StartFailure
 
 
+@dataclass(frozen=True, slots=True)
+class TerminalSize:
+    """Of a command's terminal, in characters: 1 to 65535 each."""
+
+    rows: int = 24
+    cols: int = 80
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """What to run. argv is never touched by a shell; timeout_s None runs until the lease ends."""
+    """What to run. argv is never touched by a shell; timeout_s None runs until the lease ends.
+
+    tty: it runs on a terminal of that size, whose input is open as long as it runs; all of its
+    output is stdout then.
+    """
 
     exec_id: str
     argv: tuple[str, ...]
@@ -21,6 +33,7 @@ class Command:
     user: str = ""
     stdin: bytes | None = None
     stdin_open: bool = False
+    tty: TerminalSize | None = None
     timeout_s: float | None = None
     output_limit_bytes: int = 1 << 20
 
@@ -28,10 +41,13 @@ class Command:
         """Equal for the same command, so that an `exec_id` used for another one is noticed.
 
         How long it may run and how much is kept are no part of it: whoever attaches again may
-        have less time left than whoever started it.
+        have less time left than whoever started it. Nor is the size of a terminal, which changes.
         """
         stdin = None if self.stdin is None else hashlib.sha256(self.stdin).hexdigest()
-        parts = (self.argv, sorted(self.env.items()), self.cwd, self.user, stdin)
+        parts: tuple[object, ...] = (
+            *(self.argv, sorted(self.env.items()), self.cwd, self.user, stdin),
+            *(() if self.tty is None else ("tty",)),
+        )
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from sandboxd.model.box import BoxRef
-from sandboxd.model.template import BoxSpec, Capability
+from sandboxd.model.template import BoxSpec, Capability, Network
+from sandboxd.model.way_out import Forward
 from sandboxd.wire.codes import EndReason, ErrorCode, Fault
 
 
@@ -47,6 +48,8 @@ class Phase(StrEnum):
 class LeaseTerms:
     """What was asked for, resolved against the template. Neither secrets nor file contents: those
     live in memory and in the guest alone. Times in seconds.
+
+    network: what it may reach, which `spec` knows only where the box itself is on that network.
     """
 
     template: str
@@ -67,6 +70,8 @@ class LeaseTerms:
     idempotency_key: str | None = None
     body_digest: str = ""
     cold_because: tuple[str, ...] = ()
+    network: Network = field(default_factory=Network)
+    forwards: tuple[Forward, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +96,8 @@ class Usage:
     execs: int = 0
     cells: int = 0
     leased_s: float = 0.0
+    network_in_bytes: int = 0
+    network_out_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Container, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
 Capability = Literal["image", "none"]
@@ -30,6 +30,12 @@ class Network:
     kind: Literal["none", "internet", "allow"] = "none"
     allow: tuple[str, ...] = ()
 
+    def boxed(self, direct: Container[str]) -> Network:
+        """What of it a box itself is on. direct: the kinds that boxes are on without their guest's
+        help; all others lead through the guest, and are no part of a box.
+        """
+        return self if self.kind in direct else Network()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
@@ -45,6 +51,7 @@ class Setup:
     """What is run once in a box before it is warm, each command by `/bin/sh -c`, in order.
 
     env, workdir, user: as the template has them; user "" is root here. timeout_s: for all together.
+    network: what it may reach through the guest, where the box itself is on none.
     """
 
     commands: tuple[str, ...] = ()
@@ -52,6 +59,7 @@ class Setup:
     workdir: str = ""
     user: str = ""
     timeout_s: float = 300
+    network: Network = field(default_factory=Network)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +85,18 @@ class BoxSpec:
     pull: Pull = "missing"
     mounts: tuple[Mount, ...] = ()
     shm_mb: int = 0  # of /dev/shm, which counts as memory; 0: half of the memory
+
+    def boxed(self, direct: Container[str]) -> BoxSpec:
+        """What a backend is asked to make: without the network that leads through the guest. What
+        the set-up may reach so goes with the set-up.
+        """
+        network = self.network.boxed(direct)
+        if network == self.network:
+            return self
+        setup = self.setup
+        if setup.commands:
+            setup = replace(setup, network=self.network)
+        return replace(self, network=network, setup=setup)
 
     def fingerprint(self) -> str:
         """Changes with anything that makes warm stock of the old spec unfit."""

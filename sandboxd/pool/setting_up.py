@@ -5,9 +5,12 @@ Knows no stock and no backend. Whatever goes wrong inside is the task's fault: n
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import anyio
 
 from sandboxd.backends.protocol import Death
+from sandboxd.egress.lent import Lender
 from sandboxd.errors import SandboxdError
 from sandboxd.guest.client import Guest
 from sandboxd.model.command import Command, ExecRecord, Kept
@@ -22,33 +25,48 @@ _TAIL_BYTES = 2 << 10
 _SHOWN_CHARS = 200
 
 
-async def set_up(guest: Guest, setup: Setup) -> tuple[DiaryEntry, ...]:
+async def set_up(
+    guest: Guest, setup: Setup, *, lender: Lender | None = None
+) -> tuple[DiaryEntry, ...]:
     """Run the commands in order and declare the box ready. Returns a line for each, with output.
+
+    lender: lends the way out that the set-up's network needs; without one there is none.
 
     Raises `start_failed` with fault task for a command that does not exit with 0 (`details` has
     its status and the end of its output) and for commands that together take too long; with fault
     infra where the guest says nothing; `sandbox_lost` and GuestLost where it is gone. Cancelled or
     failed: the box is not ready and never will be.
     """
-    ends_at = anyio.current_time() + setup.timeout_s
-    diary: list[DiaryEntry] = []
-    room = _DIARY_BYTES
     try:
         with anyio.fail_after(setup.timeout_s + _GRACE_S):
             await _begin(guest, setup)
-            for number, text in enumerate(setup.commands, 1):
-                left_s = max(0.0, ends_at - anyio.current_time())
-                record = await guest.run(_command(text, number, left_s), wait=True)
-                if record.outcome is not Outcome.EXITED or record.exit_code != 0:
-                    raise _failed(record, setup=setup, number=number)
-                entry, used = _entry(record, text=text, room=room)
-                room -= used
-                diary.append(entry)
+            if lender is None:
+                diary = await _run_all(guest, setup, env={})
+            else:
+                async with lender.lend(guest, setup.network) as env:
+                    diary = await _run_all(guest, setup, env=env)
             await guest.end_setup()
     except TimeoutError as error:
         detail = f"set-up: the guest did not end it within {setup.timeout_s:g} s"
         raise SandboxdError(ErrorCode.START_FAILED, detail) from error
     return tuple(diary)
+
+
+async def _run_all(guest: Guest, setup: Setup, *, env: Mapping[str, str]) -> list[DiaryEntry]:
+    """env: what lies below the set-up's own."""
+    ends_at = anyio.current_time() + setup.timeout_s
+    diary: list[DiaryEntry] = []
+    room = _DIARY_BYTES
+    below = {name: value for name, value in env.items() if name not in dict(setup.env)}
+    for number, text in enumerate(setup.commands, 1):
+        left_s = max(0.0, ends_at - anyio.current_time())
+        record = await guest.run(_command(text, number, left_s, env=below), wait=True)
+        if record.outcome is not Outcome.EXITED or record.exit_code != 0:
+            raise _failed(record, setup=setup, number=number)
+        entry, used = _entry(record, text=text, room=room)
+        room -= used
+        diary.append(entry)
+    return diary
 
 
 def died_in_setup(death: Death) -> SandboxdError:
@@ -70,10 +88,11 @@ async def _begin(guest: Guest, setup: Setup) -> None:
         raise _task_failure(detail, details=error.details) from error
 
 
-def _command(text: str, number: int, left_s: float) -> Command:
+def _command(text: str, number: int, left_s: float, *, env: Mapping[str, str]) -> Command:
     return Command(
         exec_id=f"setup-{number}",
         argv=("/bin/sh", "-c", text),
+        env=env,
         timeout_s=left_s,
         output_limit_bytes=_STREAM_BYTES,
     )

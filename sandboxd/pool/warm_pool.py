@@ -14,6 +14,7 @@ import structlog
 from anyio.abc import TaskGroup, TaskStatus
 
 from sandboxd.backends.protocol import Backend, BoxRef, Death
+from sandboxd.egress.lent import Lender
 from sandboxd.errors import SandboxdError
 from sandboxd.model.box import BoxState
 from sandboxd.model.ids import new_id
@@ -47,15 +48,18 @@ class WarmPool:
         house: House,
         labels: Mapping[str, str],
         metrics: Metrics,
+        lender: Lender | None = None,
     ) -> None:
+        self._direct = backend.capabilities().direct_networks
         self.template = template
+        self.spec = template.spec.boxed(self._direct)
         self.settings = template.pool
         self.stock = Stock()
         self.paused = False  # by the operator
         self.retired = False  # its template is gone, or the house is being cleared
         self.experience = Experience()
-        self._fingerprint = template.spec.fingerprint()
-        self._workshop = Workshop(backend, labels=labels, metrics=metrics)
+        self._fingerprint = self.spec.fingerprint()
+        self._workshop = Workshop(backend, labels=labels, metrics=metrics, lender=lender)
         self._disposer = disposer
         self._house = house
         self._queue = Queue(most=template.pool.queue)
@@ -154,10 +158,10 @@ class WarmPool:
 
     def change(self, template: Template) -> None:
         """Take another version of the template; stock that no longer fits is replaced."""
-        self.template = template
+        self.template, self.spec = template, template.spec.boxed(self._direct)
         self.settings, self.retired = template.pool, False
         self._queue.most = template.pool.queue
-        self._fingerprint = template.spec.fingerprint()
+        self._fingerprint = self.spec.fingerprint()
         self.experience.start_over()
         self.wake()
 
@@ -306,7 +310,7 @@ class WarmPool:
             tasks.start_soon(self._make, box, ticket.spec, ticket, name=f"make-{box.box_id}")
         for _ in range(orders.shared):
             box = self._enter(self._fingerprint)
-            tasks.start_soon(self._make, box, self.template.spec, None, name=f"make-{box.box_id}")
+            tasks.start_soon(self._make, box, self.spec, None, name=f"make-{box.box_id}")
         self._make_room(sum(1 for ticket in waiting if self._want(ticket) is Want.OWN))
         self._house.make_room()
 

@@ -8,6 +8,7 @@ import anyio
 from anyio.abc import ByteStream
 
 from sandboxd.backends.protocol import Backend, BoxOrder, BoxRef
+from sandboxd.egress.lent import Lender
 from sandboxd.errors import SandboxdError
 from sandboxd.guest.client import Guest
 from sandboxd.guest.line import GuestLost
@@ -24,8 +25,16 @@ _LOOK_S = 5.0
 class Workshop:
     """One pool's. labels: what marks every box of this installation."""
 
-    def __init__(self, backend: Backend, *, labels: Mapping[str, str], metrics: Metrics) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        labels: Mapping[str, str],
+        metrics: Metrics,
+        lender: Lender | None = None,
+    ) -> None:
         self._backend = backend
+        self._lender = lender
         self._labels = labels
         self._metrics = metrics
 
@@ -54,7 +63,7 @@ class Workshop:
 
     async def _set_up(self, ref: BoxRef, guest: Guest, setup: Setup) -> tuple[DiaryEntry, ...]:
         try:
-            return await set_up(guest, setup)
+            return await set_up(guest, setup, lender=self._lender)
         except (GuestLost, SandboxdError) as error:
             if isinstance(error, SandboxdError) and error.code is not ErrorCode.SANDBOX_LOST:
                 raise

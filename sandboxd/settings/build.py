@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from sandboxd.egress.limits import WayOutLimits
 from sandboxd.model.template import (
     BoxSpec,
     Mount,
@@ -27,6 +28,7 @@ from sandboxd.settings.nouns import (
     ServerSettings,
     Settings,
     TemplateDoors,
+    WayOutOptions,
     is_loopback,
 )
 from sandboxd.settings.places import default_state_dir
@@ -36,6 +38,7 @@ from sandboxd.settings.schema import (
     SettingsFile,
     SharedMcpServerTable,
     TemplateTable,
+    WayOutTable,
 )
 
 
@@ -48,6 +51,7 @@ def build(
         backend=_backend(file, source, complain),
         server=_server(file, source, complain),
         limits=LimitSettings(max_sandboxes=file.limits.max_sandboxes),
+        way_out=_way_out(file.way_out),
         log=LogSettings(level=file.log.level, format=file.log.format),
         compat={
             name: dict(getattr(file.compat, name).images) for name in file.compat.model_fields_set
@@ -86,6 +90,17 @@ def _docker(table: DockerTable, source: Path | None, complain: Complain) -> Dock
         disk_every_s=table.disk_every_s,
         images=image_options(table, prefix="backend.docker", source=source, complain=complain),
     )
+
+
+def _way_out(table: WayOutTable) -> WayOutOptions:
+    limits = WayOutLimits(
+        connections=table.connections,
+        opens_per_s=table.opens_per_s,
+        connect_s=table.connect_s,
+        idle_s=table.idle_s,
+        total_bytes=table.total_mb << 20,
+    )
+    return WayOutOptions(wider=table.wider, forwards=table.forwards, limits=limits)
 
 
 def _server(file: SettingsFile, source: Path | None, complain: Complain) -> ServerSettings:

@@ -7,8 +7,9 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from sandboxd.egress.rules import read_entry
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
-_ALLOWED_HOST = re.compile(r"(\*\.)?[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?\Z")
 _REGISTRY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?\Z")
 _ENV_BYTES = 1 << 20
 
@@ -45,9 +46,7 @@ def _environment(env: dict[str, str]) -> dict[str, str]:
 
 
 def _allowed_host(text: str) -> str:
-    if not _ALLOWED_HOST.match(text):
-        msg = "must be HOST, HOST:PORT or *.DOMAIN"
-        raise ValueError(msg)
+    read_entry(text)
     return text
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from sandboxd.egress.limits import WayOutLimits
 from sandboxd.model.template import Template
 
 BackendKind = Literal["local", "docker", "kubernetes", "fake"]
@@ -111,6 +112,15 @@ class LimitSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WayOutOptions:
+    """What leases may ask of ways out, and what each way out may take."""
+
+    wider: bool = True
+    forwards: bool = True
+    limits: WayOutLimits = field(default_factory=WayOutLimits)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
     """How much is logged, and in which form (`auto`: for people on a terminal, else JSON)."""
 
@@ -152,6 +162,7 @@ class Settings:
     backend: BackendSettings = field(default_factory=BackendSettings)
     server: ServerSettings = field(default_factory=ServerSettings)
     limits: LimitSettings = field(default_factory=LimitSettings)
+    way_out: WayOutOptions = field(default_factory=WayOutOptions)
     log: LogSettings = field(default_factory=LogSettings)
     compat: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     templates: Mapping[str, Template] = field(default_factory=dict)

@@ -90,7 +90,7 @@ class DockerTable(ImageKeys):
     """The engine's network for sandboxes with `network = "internet"`; empty: a bridge of our own,
     on which they do not reach each other."""
     starting: int = Field(0, ge=0, le=256)
-    """Containers that start at once, over all pools; 0: as many as there are cores, at least 2."""
+    """Containers that start at once, over all pools; 0: one more than there are cores."""
     ready_timeout_s: float = Field(60, ge=1, le=600)
     """Seconds for a container to start and its guest to answer."""
     disk_every_s: float = Field(5, ge=0.1, le=3600)
@@ -115,6 +115,25 @@ class LimitsTable(Table):
 
     max_sandboxes: int = Field(1000, ge=1, le=100_000)
     """How many sandboxes may exist at once, over all pools."""
+
+
+class WayOutTable(Table):
+    """What sandboxes may take of their ways out: `network` and forwards."""
+
+    wider: bool = True
+    """Whether a lease may reach more than its template's `network`."""
+    forwards: bool = True
+    """Whether leases may have forwards, each to one address that the caller names."""
+    connections: int = Field(64, ge=1, le=10_000)
+    """Connections of one sandbox that may be open at once."""
+    opens_per_s: float = Field(50, gt=0, le=10_000)
+    """Connections that one sandbox may open a second, after a burst of `connections`."""
+    connect_s: float = Field(10, gt=0, le=300)
+    """Seconds to look a name up, and again to reach what it names."""
+    idle_s: float = Field(300, ge=1, le=86400)
+    """Seconds without a byte after which a connection is closed."""
+    total_mb: int = Field(0, ge=0, le=1 << 30)
+    """MiB that may pass over a sandbox's life, both ways together; 0: no bound."""
 
 
 class LogTable(Table):
@@ -245,7 +264,7 @@ class TemplateTable(Table):
     user: Text = ""
     """Whom commands run as; empty: the image's own user."""
     network: Network = Field(default_factory=lambda: NetworkTable(kind="none"))
-    """`"none"`, `"internet"` or `{allow = ["HOST:PORT", "*.DOMAIN"]}`."""
+    """`"none"`, `"internet"` or `{allow = ["HOST:PORT", "*.DOMAIN", "10.0.0.0/8:5432"]}`."""
     runtime: Text = ""
     """runc, runsc, kata: what the engine knows; empty: its default."""
     capabilities: Literal["image", "none"] = "image"
@@ -296,6 +315,8 @@ class SettingsFile(Table):
     """What makes the sandboxes."""
     limits: LimitsTable = Field(default_factory=LimitsTable)
     """Bounds over all pools together."""
+    way_out: WayOutTable = Field(default_factory=WayOutTable)
+    """What sandboxes may take of their ways out."""
     log: LogTable = Field(default_factory=LogTable)
     """Logs."""
     compat: CompatTable = Field(default_factory=CompatTable)

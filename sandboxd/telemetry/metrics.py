@@ -79,6 +79,18 @@ class Metrics:
             buckets=_FAST,
             registry=self.registry,
         )
+        self.way_out_connections = Counter(
+            "sandboxd_way_out_connections",
+            "Connections that sandboxes made to the proxy or to a forward, and what was refused.",
+            ["kind"],
+            registry=self.registry,
+        )
+        self.way_out_bytes = Counter(
+            "sandboxd_way_out_bytes",
+            "Bytes that went through ways out, into sandboxes and out of them.",
+            ["direction"],
+            registry=self.registry,
+        )
         self.loop_lag = Histogram(
             "sandboxd_event_loop_lag_seconds",
             "How late the event loop runs what is due.",

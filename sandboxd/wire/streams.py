@@ -17,6 +17,11 @@ class AnyioStream:
     def __init__(self, inner: ByteStream) -> None:
         self._inner = inner
 
+    @property
+    def inner(self) -> ByteStream:
+        """The stream itself, for who goes on without HTTP."""
+        return self._inner
+
     async def receive(self, max_bytes: int) -> bytes:
         """Some bytes; empty at the end."""
         try:

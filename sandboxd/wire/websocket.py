@@ -1,7 +1,7 @@
-"""WebSocket messages (RFC 6455) as bytes, for a client: what it sends, and what a server sends it.
+"""WebSocket messages (RFC 6455) as bytes, for a client: what it sends, and what it is sent.
 
-Pure: bytes in, values out. Knows no connection, no text messages and no extensions. The daemon's own
-side is its HTTP server's.
+Pure: bytes in, values out. Knows no connection and no extensions. The daemon's own side is its HTTP
+server's.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ _MAX_CONTROL_BYTES = 125
 _MAGIC = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _SHORT, _LONG = Struct(">H"), Struct(">Q")
 _FIN, _MASKED = 0x80, 0x80
+_XOR = [bytes(byte ^ key for byte in range(256)) for key in range(256)]
 
 
 class Opcode(IntEnum):
@@ -101,13 +102,10 @@ def read_close(payload: bytes) -> tuple[int, str]:
 
 def masked(data: bytes, mask: bytes) -> bytes:
     """Data with the mask laid over it, or taken off."""
-    size = len(data)
-    if not size:
-        return b""
-    # As one large number: a loop over bytes is a hundred times slower.
-    repeated = (mask * (size // 4 + 1))[:size]
-    mixed = int.from_bytes(data, "little") ^ int.from_bytes(repeated, "little")
-    return mixed.to_bytes(size, "little")
+    mixed = bytearray(data)
+    for place, key in enumerate(mask):  # a table for a quarter each: no loop over bytes
+        mixed[place::4] = mixed[place::4].translate(_XOR[key])
+    return bytes(mixed)
 
 
 class MessageDecoder:
@@ -126,7 +124,7 @@ class MessageDecoder:
         self._opcode: Opcode | None = None  # of the message whose fragments are coming
 
     def feed(self, data: bytes) -> list[Message]:
-        """The messages that `data` completes, in order. Raises MessageError at the first bad frame."""
+        """The messages that `data` completes, in order. Raises MessageError at a bad frame."""
         self._buffer += data
         return list(self._complete())
 

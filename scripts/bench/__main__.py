@@ -1,4 +1,4 @@
-"""`python -m scripts.bench [--rows ROW …] [--backend KIND] [--json FILE]`: the table."""
+"""`python -m scripts.bench [--backend KIND] [--rows ROW …] [--json FILE]`: the table."""
 
 from __future__ import annotations
 
@@ -14,35 +14,50 @@ from pathlib import Path
 
 import anyio
 
-from scripts.bench.house import open_house
-from scripts.bench.rows import ROWS, Figure, Row
+from scripts.bench import attach_rows, bare_engine, docker_rows, rows
+from scripts.bench.figures import Figure, Row
+from scripts.bench.house import Ground, open_house
 
 _ROW_TIMEOUT_S = 600.0
 
 
+_ROWS = {"local": (*rows.ROWS, *attach_rows.ROWS), "docker": docker_rows.ROWS}
+
+
 def main() -> int:
     """Run the rows. 0 if every figure reaches what it must at least."""
-    names = [row.name for row in ROWS]
     parser = argparse.ArgumentParser(prog="bench", description="What the service must reach.")
-    parser.add_argument("--rows", nargs="+", choices=names, default=names, metavar="ROW")
-    parser.add_argument("--backend", default="local")
+    parser.add_argument("--rows", nargs="+", metavar="ROW", help="some of them; else all")
+    parser.add_argument("--backend", choices=sorted(_ROWS), default="local")
     parser.add_argument("--json", type=Path, default=Path("bench-results.json"), metavar="FILE")
     args = parser.parse_args()
-    rows = [row for row in ROWS if row.name in args.rows]
+    known = {row.name: row for row in _ROWS[args.backend]}
+    if unknown := set(args.rows or ()) - known.keys():
+        parser.error(f"no row {', '.join(sorted(unknown))}; {args.backend} has {', '.join(known)}")
+    chosen = [row for name, row in known.items() if not args.rows or name in args.rows]
     # As a trainer that cares would run the SDK; it needs no uvloop.
-    figures = anyio.run(_run, rows, args.backend, backend_options={"use_uvloop": True})
+    figures = anyio.run(_run, chosen, _ground(args.backend), backend_options={"use_uvloop": True})
     _print(figures)
     args.json.write_text(json.dumps(_record(figures, args.backend), indent=2) + "\n")
     return 0 if all(figure.verdict != "MISSED" for figure in figures) else 1
 
 
-async def _run(rows: Sequence[Row], backend: str) -> list[Figure]:
+def _ground(backend: str) -> Ground:
+    if backend == "local":
+        return Ground()
+    host = bare_engine.address()
+    env = {"DOCKER_HOST": host} if host else {}
+    # As a pool is configured by default: the backend itself bounds what starts at once.
+    return Ground(backend=backend, image=bare_engine.image(), starting=4, env=env)
+
+
+async def _run(chosen: Sequence[Row], ground: Ground) -> list[Figure]:
     """A daemon of its own for each row, so that none measures what another left."""
     figures: list[Figure] = []
-    for row in rows:
+    for row in chosen:
         print(f"… {row.name}", file=sys.stderr, flush=True)
         with anyio.fail_after(_ROW_TIMEOUT_S):
-            async with open_house(backend=backend, warm=row.warm, idle=row.idle) as house:
+            async with open_house(ground, warm=row.warm, idle=row.idle) as house:
                 figures += await row.measure(house)
     return figures
 

@@ -3,33 +3,48 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import anyio
+import httpx
 
 from sandboxd.demo.embedded import EmbeddedDaemon, embedded_daemon
 from sandboxd_client import AsyncSandboxd
 
+_POLL_S = 0.05
 _CONFIG = """\
 [limits]
 max_sandboxes = 2000
 [log]
 level = "error"
 [templates.warm]
-image = "host"
+image = "{image}"
 resources = {{memory_mb = 256, pids = 128, disk_mb = 256}}
 pool = {{ready = {warm}, max = 200, starting = {starting}, queue = 1000}}
 [templates.cold]
-image = "host"
+image = "{image}"
 resources = {{memory_mb = 256, pids = 128, disk_mb = 256}}
 pool = {{ready = 0, max = 200, starting = {starting}, queue = 1000}}
 [templates.idle]
-image = "host"
+image = "{image}"
 resources = {{memory_mb = 64, pids = 64, disk_mb = 64}}
 pool = {{ready = {idle}, max = 600, starting = {starting}, queue = 1000}}
 """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """What boxes are made by, and of.
+
+    starting: boxes in the making at once, in each pool. env: variables that lead the daemon there.
+    """
+
+    backend: str = "local"
+    image: str = "host"
+    starting: int = max(2, os.cpu_count() or 1)
+    env: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +62,20 @@ class House:
                 pool = pools[template]
                 if pool.ready >= ready and not pool.making and not pool.disposing:
                     return
-                await anyio.sleep(0.02)
+                await anyio.sleep(_POLL_S)
+
+    async def adjust(self, template: str, **settings: int | bool) -> None:
+        """Change a pool's settings while it works."""
+        async with httpx.AsyncClient(base_url=self.daemon.url) as http:
+            (await http.patch(f"/v1/pools/{template}", json=settings)).raise_for_status()
 
 
 @asynccontextmanager
-async def open_house(*, backend: str, warm: int = 0, idle: int = 0) -> AsyncIterator[House]:
+async def open_house(ground: Ground, *, warm: int = 0, idle: int = 0) -> AsyncIterator[House]:
     """A daemon with this much stock wanted, and a client; both end with the block."""
-    config = _CONFIG.format(warm=warm, idle=idle, starting=max(2, os.cpu_count() or 1))
+    config = _CONFIG.format(image=ground.image, warm=warm, idle=idle, starting=ground.starting)
     async with (
-        embedded_daemon(config, backend=backend) as daemon,
+        embedded_daemon(config, backend=ground.backend, env=ground.env) as daemon,
         AsyncSandboxd(url=daemon.url) as client,
     ):
         yield House(daemon, client)

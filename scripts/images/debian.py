@@ -12,6 +12,8 @@ from scripts.images.steps import require, step
 
 # Not of the image: what a kernel mounts there, and what the machine had left.
 _LEFT_OUT = ("./dev/*", "./proc/*", "./sys/*", "./run/*", "./tmp/*", "./setup")
+# What is mounted ends with the step, and so does everything it started, however it ends.
+_APART = ("unshare", "--mount", "--pid", "--fork", "--kill-child")
 _MEND_MIRROR = (
     "Look whether this machine reaches a Debian mirror (`apt-get update`); --mirror names another."
 )
@@ -40,7 +42,7 @@ def build_tars(recipe: Recipe, into: Path, *, log: Path) -> dict[str, Path]:
 
 
 def _bootstrap(recipe: Recipe, root: Path, *, log: Path) -> None:
-    command = ["debootstrap", "--variant=minbase", recipe.suite, str(root)]
+    command = [*_APART, "debootstrap", "--variant=minbase", recipe.suite, str(root)]
     if recipe.mirror:
         command.append(recipe.mirror)
     step(f"a Debian {recipe.suite} root", command, log=log, mend=_MEND_MIRROR)
@@ -54,8 +56,8 @@ def _install(recipe: Recipe, name: str, root: Path, *, log: Path) -> None:
         shutil.copy(FOLDER / file, setup)
     (setup / "ca.pem").write_bytes(recipe.ca_bundle)
     shutil.copy("/etc/resolv.conf", root / "etc" / "resolv.conf")
-    inside = ["unshare", "--mount", "--pid", "--fork", f"--mount-proc={root}/proc"]
-    command = [*inside, "chroot", str(root), "env", "-i", *_environment(recipe)]
+    inside = [*_APART, f"--mount-proc={root}/proc", "chroot"]
+    command = [*inside, str(root), "env", "-i", *_environment(recipe)]
     script = [*command, "sh", "/setup/install.sh", name]
     step(f"the image {name} in it", script, log=log, mend=f"{_MEND_MIRROR} {_MEND_INDEX}")
     for file in ("resolv.conf", "hostname"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -67,7 +67,7 @@ def load(client: APIClient, tar: Path, *, reference: str, changes: list[str]) ->
     answer: Any = client.import_image_from_file(
         str(tar), repository=repository, tag=tag, changes=changes
     )
-    _raise_for_errors(json.loads(line) for line in str(answer).splitlines())
+    raise_for_errors(json.loads(line) for line in str(answer).splitlines())
     return reference
 
 
@@ -109,7 +109,7 @@ def _build(client: APIClient, recipe: Recipe, name: str, reference: str) -> None
         buildargs=network_environment() | {"KEEP_CA": str(int(recipe.keep_ca))},
         decode=True,
     )
-    _raise_for_errors(said)
+    raise_for_errors(said)
 
 
 def _export(client: APIClient, image: str, tar: Path) -> None:
@@ -124,7 +124,12 @@ def _export(client: APIClient, image: str, tar: Path) -> None:
 
 
 def _context(recipe: Recipe) -> io.BytesIO:
-    files = {name: (FOLDER / name).read_bytes() for name in INPUTS} | {"ca.pem": recipe.ca_bundle}
+    files = {name: (FOLDER / name).read_bytes() for name in INPUTS}
+    return context_of(files | {"ca.pem": recipe.ca_bundle})
+
+
+def context_of(files: Mapping[str, bytes]) -> io.BytesIO:
+    """What an engine is sent to build from: the files by name, Dockerfile among them."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         for name, content in files.items():
@@ -143,7 +148,8 @@ def _inspect(client: APIClient, reference: str) -> dict[str, Any] | None:
     return found
 
 
-def _raise_for_errors(said: Iterator[Any]) -> None:
+def raise_for_errors(said: Iterator[Any]) -> None:
+    """Read the engine's progress to its end. Raises ImageError for what it says went wrong."""
     for line in said:
         if isinstance(line, dict) and line.get("error"):
             raise ImageError(f"the engine says: {str(line['error'])[:2000]}")

@@ -30,9 +30,10 @@ def local_works(tmp_path: Path) -> None:
 
 
 @asynccontextmanager
-async def demo(*argv: str) -> AsyncIterator[Process]:
+async def demo(*argv: str, **variables: str) -> AsyncIterator[Process]:
     """The demo as a process; killed at the end if it still runs."""
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "client")])}
+    path = os.pathsep.join([str(ROOT), str(ROOT / "client")])
+    env = {**os.environ, "PYTHONPATH": path, **variables}
     command = [sys.executable, "-m", "sandboxd", "demo", *argv]
     process = await anyio.open_process(command, env=env)
     try:
@@ -118,9 +119,10 @@ async def test_the_daemon_of_a_killed_demo_ends_its_sandboxes() -> None:
     assert not place.exists()
 
 
-async def test_a_backend_that_cannot_run_the_demo_is_a_line() -> None:
+async def test_a_backend_that_cannot_run_the_demo_is_a_line(tmp_path: Path) -> None:
     for backend in ("fake", "docker"):
-        async with demo("--backend", backend) as process:
+        nowhere = f"unix://{tmp_path}/no.sock"
+        async with demo("--backend", backend, DOCKER_HOST=nowhere) as process:
             assert process.stderr is not None
             with anyio.fail_after(30):
                 err = b"".join([chunk async for chunk in process.stderr]).decode()

@@ -8,7 +8,7 @@ import pytest
 
 from sandboxd.demo.problems import BATCHES, empty_program, load_problems, reference_program
 from sandboxd.demo.progress import Progress
-from sandboxd.demo.report import HOW_TO_GO_ON, is_right, summary
+from sandboxd.demo.report import how_to_go_on, is_right, summary
 from sandboxd.demo.rollouts import BatchResult, Rollout
 
 
@@ -87,4 +87,4 @@ def test_all_is_right_only_with_every_verdict_and_nothing_left(
 
 
 def test_four_lines_show_how_to_go_on() -> None:
-    assert len(HOW_TO_GO_ON.splitlines()) == 1 + 4
+    assert len(how_to_go_on("local").splitlines()) == 1 + 4

@@ -332,6 +332,18 @@ async def test_the_daemon_tells_of_itself(client: AsyncSandboxd) -> None:
     assert {pool.template for pool in await client.pools()} >= {"python", "single"}
 
 
+async def test_images_are_had_ready_and_listed(client: AsyncSandboxd) -> None:
+    with anyio.fail_after(10):
+        asked = [f"ready-{number}" for number in range(130)]  # more than one call takes
+        found = await client.prefetch([*asked, asked[0]])
+        assert [image.reference for image in found] == asked
+        assert {image.state for image in found} == {"present"}
+        assert {image.reference for image in await client.images()} >= set(asked)
+        assert await client.prefetch([]) == []
+        (begun,) = await client.prefetch(["only-begun"], timeout_s=0)
+        assert begun.state in {"pulling", "present"}
+
+
 async def test_files_of_a_lease_keep_their_mode(client: AsyncSandboxd) -> None:
     content = FileContent("#!/bin/sh\necho ran\n", mode=0o755)
     async with client.lease("python", files={"bin/tool": content}) as sandbox:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Literal
 
 import anyio
 import pytest
@@ -26,7 +27,7 @@ from sandboxd.guest import Guest
 from sandboxd.guest.run_dir import default_run_dir
 from sandboxd.model.claim import Claim
 from sandboxd.model.ids import new_id
-from sandboxd.model.template import BoxSpec, Resources
+from sandboxd.model.template import BoxSpec, Network, Resources
 from tests.conftest import EngineHost, Loop, asyncio_loop, jumping_loop
 from tests.support.local_traces import traces
 
@@ -35,13 +36,15 @@ from tests.support.local_traces import traces
 class Maker:
     """One column of the matrix.
 
-    image: what a box is made of. loop: real or virtual time. missing: why this machine cannot have
-    it; "" if it can. needs_engine: of a container engine, which also has the image.
+    image: what a box is made of. network: the least that boxes can have. loop: real or virtual
+    time. missing: why this machine cannot have it; "" if it can. needs: the fixture of a container
+    engine that it is of, which also has the image.
     """
 
     open: Callable[[Path], AbstractAsyncContextManager[Backend]]
     image: str = "host"
-    needs_engine: bool = False
+    network: Literal["none", "internet"] = "none"
+    needs: str = ""
     loop: Callable[[], Loop] = asyncio_loop
     missing: Callable[[], str] = lambda: ""
 
@@ -70,12 +73,13 @@ def open_nowhere(_directory: Path) -> AbstractAsyncContextManager[Backend]:
 
 @asynccontextmanager
 async def open_docker_backend(directory: Path, engine: EngineHost) -> AsyncIterator[Backend]:
-    """On the tests' own engine, with its rounds of measuring close together."""
+    """On an engine of the tests' own, with its rounds of measuring close together."""
     settings = DockerSettings(
         state_dir=directory,
         installation=new_id("t")[2:14],
         host=engine.host,
         disk_every_s=0.2,
+        secret=b"of these checks alone",
     )
     async with open_docker(settings) as backend:
         yield backend
@@ -94,20 +98,25 @@ MATRIX: dict[str, Maker] = {
     "fake": Maker(open=open_fake_backend),
     "fake-virtual": Maker(open=open_fake_backend, loop=jumping_loop),
     "local": Maker(open=open_local_backend, missing=cache(local_gap)),
-    "docker": Maker(open=open_nowhere, needs_engine=True),
+    "docker": Maker(open=open_nowhere, needs="engine_host"),
+    "docker-tcp": Maker(open=open_nowhere, network="internet", needs="far_engine_host"),
 }
-COLUMNS = [
-    pytest.param(name, marks=[pytest.mark.docker] if made.needs_engine else [])
-    for name, made in sorted(MATRIX.items())
-]
+
+
+def _marks(needs: str) -> list[pytest.MarkDecorator]:
+    far = [pytest.mark.slow, pytest.mark.timeout(120)] if needs == "far_engine_host" else []
+    return [pytest.mark.docker, *far] if needs else []
+
+
+COLUMNS = [pytest.param(name, marks=_marks(made.needs)) for name, made in sorted(MATRIX.items())]
 
 
 @pytest.fixture(params=COLUMNS)
 def maker(request: pytest.FixtureRequest) -> Maker:
     """The maker under test."""
     chosen = MATRIX[request.param]
-    if chosen.needs_engine:
-        engine: EngineHost = request.getfixturevalue("engine_host")
+    if chosen.needs:
+        engine: EngineHost = request.getfixturevalue(chosen.needs)
         return replace(
             chosen, open=lambda place: open_docker_backend(place, engine), image=engine.image
         )
@@ -138,7 +147,11 @@ async def backend(maker: Maker, tmp_path: Path) -> AsyncIterator[Backend]:
 @pytest.fixture
 def spec(maker: Maker) -> BoxSpec:
     """What the boxes of these checks are made of."""
-    return BoxSpec(image=maker.image, resources=Resources(memory_mb=512, pids=128, disk_mb=512))
+    return BoxSpec(
+        image=maker.image,
+        network=Network(kind=maker.network),
+        resources=Resources(memory_mb=512, pids=128, disk_mb=512),
+    )
 
 
 def order(spec: BoxSpec) -> BoxOrder:

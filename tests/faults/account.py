@@ -1,20 +1,19 @@
 """Rollouts over a daemon that is killed again and again, and the account of it.
 
-    python -m tests.faults.account --rounds 20 --seed 7
+    python -m tests.faults.account --rounds 20 --seed 7 [--backend docker [--live-restore]]
 
 A round is one life of the daemon: it ends by `kill -9`, now and then by SIGTERM, at a random
 moment, while callers lease, run, stream and detach. Boxes are killed from outside, callers are
-cancelled, whole trainers are killed. At the end everything must be accounted for.
+cancelled, whole trainers are killed. On docker a round may be one of the engine instead. At the
+end everything must be accounted for.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import shutil
-import signal
 import socket
 import sqlite3
 import sys
@@ -30,23 +29,14 @@ from typing import Any
 import anyio
 from anyio import to_thread
 
-from sandboxd.backends.local import LocalSettings
-from sandboxd.backends.local.boxes import parse_documents
-from sandboxd.kernel.processes import ProcessMark, open_pidfd
 from sandboxd_client import AsyncSandboxd, SandboxdError
 from tests.faults.clients import Caller
 from tests.faults.ledger import Ledger
-from tests.support.local_traces import traces
+from tests.faults.yards import READY, Yard, open_yard
 from tests.support.service import Service
 
-CONFIG = """
-[templates.python]
-image = "host"
-idle_timeout_s = 8
-pool = {ready = 3, max = 24, starting = 4}
-"""
-READY = 3
-_QUIET_S = 45.0
+_QUIET_S = 60.0
+_ENGINE_ROUNDS = 0.3  # where there is an engine: of all rounds
 
 _TRAINER = """
 import sys
@@ -61,13 +51,18 @@ while True:
 
 @dataclass
 class Account:
-    """One run. rounds: lives of the daemon. callers: workers at once."""
+    """One run. rounds: lives of the daemon or its engine. callers: workers at once.
+
+    engine_rounds: which part of the rounds is the engine's.
+    """
 
     service: Service
+    yard: Yard
     ledger: Ledger
     rounds: int
     callers: int
     seed: int
+    engine_rounds: float = 0.0
     killed_boxes: set[str] = field(default_factory=set)
     stopping: bool = False
 
@@ -92,6 +87,7 @@ class Account:
 
     async def _worker(self, client: AsyncSandboxd, number: int) -> None:
         caller = Caller(client, self.ledger, name=f"w{number}", seed=self.seed * 1000 + number)
+        caller.excused = self.yard.excused
         chance = _chance(self.seed * 7919 + number)
         while not self.stopping:
             patience = chance.uniform(0, 1.5) if chance.random() < 0.15 else None
@@ -103,19 +99,16 @@ class Account:
 
     async def _lives(self) -> None:
         for number in range(1, self.rounds + 1):
-            await anyio.sleep(self.random.uniform(0.2, 2.5))
+            await anyio.sleep(self.random.uniform(0.2, 2.5) * self.yard.slowness)
             if not self.service.runs:
                 self.ledger.crashes.append(f"it ended by itself in round {number}")
-            politely = self.random.random() < 0.2
-            if politely:
-                self.ledger.counts["daemon stopped by SIGTERM"] += 1
-                if await to_thread.run_sync(self.service.stop) != 0:
-                    self.ledger.crashes.append(f"SIGTERM in round {number} did not end it well")
-            else:
-                self.ledger.counts["daemon killed"] += 1
-                await to_thread.run_sync(self.service.kill)
             began = time.monotonic()
-            await to_thread.run_sync(self.service.start)
+            if self.random.random() < self.engine_rounds:
+                self.ledger.counts[await to_thread.run_sync(self.yard.upset, self.random)] += 1
+            else:
+                await self._end_daemon(number)
+                began = time.monotonic()
+                await to_thread.run_sync(self.service.start)
             print(
                 f"round {number}/{self.rounds}: back in {time.monotonic() - began:.1f} s, "
                 f"{self.ledger.counts['leases granted']} leases, "
@@ -123,28 +116,26 @@ class Account:
                 flush=True,
             )
 
+    async def _end_daemon(self, number: int) -> None:
+        if self.random.random() < 0.2:
+            self.ledger.counts["daemon stopped by SIGTERM"] += 1
+            if await to_thread.run_sync(self.service.stop) != 0:
+                self.ledger.crashes.append(f"SIGTERM in round {number} did not end it well")
+        else:
+            self.ledger.counts["daemon killed"] += 1
+            await to_thread.run_sync(self.service.kill)
+
     async def _kill_boxes(self) -> None:
         while not self.stopping:
-            await anyio.sleep(self.random.uniform(0.3, 3.0))
-            records = list((self.service.state / "boxes").glob("*/box.json"))
-            if records and self._kill_box(self.random.choice(records)):
+            await anyio.sleep(self.random.uniform(0.3, 3.0) * self.yard.slowness)
+            box_id = await to_thread.run_sync(self.yard.kill_a_box, self.service, self.random)
+            if box_id is not None:
+                self.killed_boxes.add(box_id)
                 self.ledger.counts["boxes killed"] += 1
-
-    def _kill_box(self, path: Path) -> bool:
-        """By its own first process, if that is still the one that was written down."""
-        with suppress(FileNotFoundError):
-            mark = parse_documents(path.read_text(errors="replace")).get("process")
-            pidfd = open_pidfd(ProcessMark(**mark)) if mark else None
-            if pidfd is not None:
-                self.killed_boxes.add(path.parent.name)
-                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-                os.close(pidfd)
-                return True
-        return False
 
     async def _kill_trainers(self) -> None:
         while not self.stopping:
-            await anyio.sleep(self.random.uniform(0.5, 4.0))
+            await anyio.sleep(self.random.uniform(0.5, 4.0) * self.yard.slowness)
             command = [sys.executable, "-c", _TRAINER, self.service.url]
             quiet: dict[str, Any] = {
                 "stdout": DEVNULL,
@@ -172,7 +163,7 @@ class Account:
         reasons = self._ends()
         for sandbox_id, error in self.ledger.named.items():
             box_id, reason = reasons.get(sandbox_id, ("", "unknown"))
-            if box_id not in self.killed_boxes:
+            if box_id not in self.killed_boxes and reason not in self.yard.excused:
                 self.ledger.unexplained.append(f"{sandbox_id} ({box_id}, {reason}): {error}")
 
     async def _left(self, client: AsyncSandboxd) -> list[str]:
@@ -183,9 +174,9 @@ class Account:
             return [repr(error)]
         if (pool.ready, pool.making, pool.leased, pool.disposing) != (READY, 0, 0, 0):
             left.append(f"the pool is not at rest: {pool}")
-        places = list((self.service.state / "boxes").iterdir())
-        if len(places) != READY:
-            left.append(f"there are {len(places)} boxes, stock is {READY}")
+        boxes = await to_thread.run_sync(self.yard.box_ids, self.service)
+        if len(boxes) != READY:
+            left.append(f"there are {len(boxes)} boxes, stock is {READY}")
         return left
 
     def _ends(self) -> dict[str, tuple[str, str]]:
@@ -209,27 +200,36 @@ def _chance(seed: int) -> random.Random:
     return random.Random(seed)  # noqa: S311 - to be repeated, not to be secret
 
 
-def keep_account(*, rounds: int, callers: int, seed: int) -> Ledger:
+def keep_account(
+    yard: Yard, *, rounds: int, callers: int, seed: int, engine_rounds: float = 0.0
+) -> Ledger:
     """Run it in a folder of its own; nothing of it is left afterwards, or the ledger says what."""
     ledger = Ledger()
-    with _service() as service:
-        account = Account(service, ledger, rounds=rounds, callers=callers, seed=seed)
+    with _service(yard) as service:
+        account = Account(
+            service,
+            yard,
+            ledger,
+            rounds=rounds,
+            callers=callers,
+            seed=seed,
+            engine_rounds=engine_rounds,
+        )
         anyio.run(account.run)
         for line in service.log.read_text(errors="replace").splitlines():
             if "Traceback" in line or '"level": "error"' in line or '"level":"error"' in line:
                 ledger.crashes.append(line[:2000])
-        installation = (service.state / "installation").read_text()
         service.end()
-        ledger.leaked += traces(LocalSettings(state_dir=service.state, installation=installation))
+        ledger.leaked += yard.traces(service)
     return ledger
 
 
 @contextmanager
-def _service() -> Iterator[Service]:
+def _service(yard: Yard) -> Iterator[Service]:
     """A daemon in a folder of its own, which stays if its boxes could not be removed."""
     folder = Path(tempfile.mkdtemp(prefix="sandboxd-account-"))
     folder.chmod(0o711)
-    service = Service(folder, config=CONFIG, port=free_port())
+    service = Service(folder, backend=yard.backend, config=yard.config, port=free_port())
     try:
         service.start()
         yield service
@@ -255,10 +255,19 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--callers", type=int, default=12)
     parser.add_argument("--seed", type=int, default=time.time_ns() % (1 << 30))
+    parser.add_argument("--backend", choices=["local", "docker"], default="local")
+    parser.add_argument("--live-restore", action="store_true", help="of the engine of the tests")
     args = parser.parse_args()
     print(f"seed {args.seed}", flush=True)
-    ledger = keep_account(rounds=args.rounds, callers=args.callers, seed=args.seed)
-    print(ledger)
+    with open_yard(args.backend, live_restore=args.live_restore) as yard:
+        ledger = keep_account(
+            yard,
+            rounds=args.rounds,
+            callers=args.callers,
+            seed=args.seed,
+            engine_rounds=_ENGINE_ROUNDS if args.backend == "docker" else 0.0,
+        )
+        print(ledger)
     return 0 if ledger.balanced else 1
 
 

@@ -34,6 +34,7 @@ class Caller:
         self._name = name
         self._random = random.Random(seed)  # noqa: S311 - to be repeated, not to be secret
         self._number = 0
+        self.excused: frozenset[str] = frozenset()  # codes of leases that may be refused, masked
 
     async def roll_out(self) -> None:
         """One rollout. Never raises an ordinary exception: what goes wrong is in the ledger."""
@@ -45,6 +46,8 @@ class Caller:
         except SandboxdError as error:
             if isinstance(error, SandboxLost) and error.sandbox_id:
                 self._ledger.named[error.sandbox_id] = repr(error)  # killed before it was told of
+            elif error.code in self.excused and error.mask and error.fault == "infra":
+                self._ledger.counts["leases refused, by name"] += 1
             else:
                 self._ledger.unexplained.append(f"{self._name}: lease: {error!r}")
             return

@@ -6,6 +6,7 @@ import pytest
 
 from tests.faults.account import keep_account
 from tests.faults.ledger import Ledger
+from tests.faults.yards import LocalYard
 
 pytestmark = pytest.mark.serial
 
@@ -18,11 +19,11 @@ def check(ledger: Ledger) -> None:
 
 @pytest.mark.timeout(120)
 def test_rollouts_over_a_daemon_that_is_killed_are_all_accounted_for() -> None:
-    check(keep_account(rounds=4, callers=6, seed=1))
+    check(keep_account(LocalYard(), rounds=4, callers=6, seed=1))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(580)
 @pytest.mark.parametrize("seed", [11, 12])
 def test_many_rollouts_over_a_daemon_that_is_killed_are_all_accounted_for(seed: int) -> None:
-    check(keep_account(rounds=40, callers=24, seed=seed))
+    check(keep_account(LocalYard(), rounds=40, callers=24, seed=seed))

@@ -26,6 +26,7 @@ from scripts.images.recipe import Recipe
 from tests.support.engine_traces import (
     CGROUP,
     PREFIX,
+    claim,
     end_processes,
     remove_cgroups,
     traces,
@@ -34,6 +35,7 @@ from tests.support.engine_traces import (
 
 ADDRESS_VARIABLE, IMAGE_VARIABLE = "SANDBOXD_TEST_ENGINE", "SANDBOXD_TEST_IMAGE"
 TEST_IMAGE = "sandboxd/python:latest"
+NO_IMAGE_VARIABLE = "SANDBOXD_TEST_NO_IMAGE"  # for commands that need none
 MEND = "no container engine is installed here: apt-get install docker.io"
 
 _START_S = 60.0
@@ -215,6 +217,7 @@ def engine(
     """
     place = directory or Path(tempfile.mkdtemp(prefix=PREFIX))
     place.mkdir(parents=True, exist_ok=True)
+    claim(place)
     started = TestEngine(place, live_restore=live_restore, networks=networks)
     try:
         started.start()
@@ -227,7 +230,8 @@ def load_test_image(into: TestEngine, *, name: str = "python") -> str:
     """Load the cached test image, which is built if it must be. Its reference."""
     client = into.client()
     try:
-        changes = Recipe().changes(name, "tests")
+        recipe = Recipe()  # so that `make images` finds its own work done
+        changes = recipe.changes(name, recipe.digest("debian"))
         reference = f"sandboxd/{name}:latest"
         return load(client, cached_tar(name), reference=reference, changes=changes)
     finally:
@@ -270,7 +274,7 @@ def main(argv: list[str]) -> int:
     begun = time.monotonic()
     with engine() as started:
         up = time.monotonic()
-        image = load_test_image(started)
+        image = TEST_IMAGE if os.environ.get(NO_IMAGE_VARIABLE) else load_test_image(started)
         loaded = time.monotonic() - up
         print(f"engine: started in {up - begun:.1f} s, {image} loaded in {loaded:.1f} s")
         told = {ADDRESS_VARIABLE: started.host, IMAGE_VARIABLE: image}

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+from asyncio import StreamReader as Reader
+from asyncio import StreamWriter as Writer
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from tempfile import TemporaryDirectory
-
-import anyio
-from anyio.abc import ByteStream
-
-_HEAD_BYTES = 65536
 
 
 @dataclass(eq=False)
@@ -45,6 +42,7 @@ class EngineProxy:
 
     host: str
     faults: list[Fault] = field(default_factory=list)
+    calls: set[asyncio.Task[None]] = field(default_factory=set)
 
     def fail(self, fault: Fault) -> Fault:
         """Add a fault."""
@@ -56,56 +54,70 @@ class EngineProxy:
 async def engine_proxy(upstream: str) -> AsyncIterator[EngineProxy]:
     """Before the engine at `upstream`, on a socket of its own."""
     with TemporaryDirectory(prefix="sbx-") as directory:
-        path = Path(directory) / "p.sock"
+        path = f"{directory}/p.sock"
         proxy = EngineProxy(f"unix://{path}")
-        async with (
-            anyio.create_task_group() as tasks,
-            await anyio.create_unix_listener(path) as ear,
-        ):
-            tasks.start_soon(ear.serve, partial(_carry, proxy, upstream.removeprefix("unix://")))
+        carry = partial(_carry, proxy, upstream.removeprefix("unix://"))
+        server = await asyncio.start_unix_server(carry, path)
+        try:
             yield proxy
-            tasks.cancel_scope.cancel()
+        finally:
+            server.close()
+            for task in proxy.calls:
+                task.cancel()
+            await asyncio.gather(*proxy.calls, return_exceptions=True)
 
 
-async def _carry(proxy: EngineProxy, upstream: str, caller: ByteStream) -> None:
+async def _carry(proxy: EngineProxy, upstream: str, reader: Reader, writer: Writer) -> None:
     """One call per connection, whichever way it ends."""
-    with suppress(anyio.BrokenResourceError, anyio.EndOfStream, anyio.ClosedResourceError, OSError):
-        async with caller:
-            head, rest = await _head(caller)
-            call = head.split(b" HTTP/", 1)[0].decode()
-            for fault in proxy.faults:
-                if fault.takes(call):
-                    await _fail(caller, fault)
-                    return
-            async with await anyio.connect_unix(upstream) as engine:
-                await engine.send(head + b"\r\nConnection: close\r\n\r\n" + rest)
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(_copy, caller, engine)
-                    await _copy(engine, caller)
-                    tasks.cancel_scope.cancel()
+    task = asyncio.current_task()
+    assert task is not None
+    proxy.calls.add(task)
+    try:
+        head, _, rest = (await reader.readuntil(b"\r\n\r\n")).partition(b"\r\n\r\n")
+        call = head.split(b" HTTP/", 1)[0].decode()
+        for fault in proxy.faults:
+            if fault.takes(call):
+                await _fail(writer, fault)
+                return
+        await _pass_on(upstream, _last_call(head) + rest, reader, writer)
+    except (OSError, asyncio.IncompleteReadError):
+        pass
+    finally:
+        writer.close()
+        proxy.calls.discard(task)
 
 
-async def _head(caller: ByteStream) -> tuple[bytes, bytes]:
-    """The head without its last empty line, and what came of the body."""
-    data = b""
-    while b"\r\n\r\n" not in data:
-        data += await caller.receive()
-        assert len(data) < _HEAD_BYTES
-    head, _, rest = data.partition(b"\r\n\r\n")
+def _last_call(head: bytes) -> bytes:
+    """The head, and that nothing comes after this call."""
     lines = [line for line in head.split(b"\r\n") if not line.lower().startswith(b"connection:")]
-    return b"\r\n".join(lines), rest
+    return b"\r\n".join([*lines, b"Connection: close", b"", b""])
 
 
-async def _fail(caller: ByteStream, fault: Fault) -> None:
+async def _pass_on(upstream: str, head: bytes, reader: Reader, writer: Writer) -> None:
+    engine_reader, engine_writer = await asyncio.open_unix_connection(upstream)
+    try:
+        engine_writer.write(head)
+        up = asyncio.create_task(_copy(reader, engine_writer))
+        try:
+            await _copy(engine_reader, writer)
+        finally:
+            up.cancel()
+            await asyncio.gather(up, return_exceptions=True)
+    finally:
+        engine_writer.close()
+
+
+async def _fail(writer: Writer, fault: Fault) -> None:
     if fault.hang:
-        await anyio.sleep_forever()
+        await asyncio.Event().wait()
     body = json.dumps({"message": fault.words}).encode()
     head = f"HTTP/1.1 {fault.status} Fault\r\nContent-Type: application/json\r\n"
     head += f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-    await caller.send(head.encode() + body)
+    writer.write(head.encode() + body)
+    await writer.drain()
 
 
-async def _copy(source: ByteStream, target: ByteStream) -> None:
-    with suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
-        while True:
-            await target.send(await source.receive())
+async def _copy(reader: Reader, writer: Writer) -> None:
+    while data := await reader.read(65536):
+        writer.write(data)
+        await writer.drain()

@@ -1,8 +1,8 @@
 """What an engine leaves on the machine, found and removed: processes, mounts, control groups.
 
-`python -m tests.support.engine_traces` says what is there of any engine of the tests, and fails if
-there is something. Everything is found by the engine's own directory, which no other process on the machine names as
-an engine would: so nothing of anybody else is ever touched.
+Everything is found by the engine's own directory, which no other process on the machine names as
+an engine would: so nothing of anybody else is ever touched. `python -m tests.support.engine_traces`
+says what is there of any engine of the tests, and fails if there is something.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 
 PREFIX = "sbx-eng-"
 CGROUP = "sandboxd-test-"
+_OWNER = "owner"
 _CGROUPS = Path("/sys/fs/cgroup")
 _SHIM_SOCKETS = "/run/containerd/s/"
 _PROGRAMS = ("dockerd", "containerd", "runc", "docker-proxy", "docker-init")
@@ -126,13 +127,28 @@ def _parents() -> Iterator[tuple[int, int]]:
                 yield int(entry.name), int(fields[1])
 
 
+def orphans() -> list[Path]:
+    """The directories of engines whose owner ended without taking them down."""
+    places = Path(tempfile.gettempdir()).glob(f"{PREFIX}*")
+    return sorted(place for place in places if not _is_owned(place))
+
+
+def claim(directory: Path) -> None:
+    """Write down that this process takes the engine down."""
+    (directory / _OWNER).write_text(f"{os.getpid()}")
+
+
+def _is_owned(directory: Path) -> bool:
+    try:
+        owner = (directory / _OWNER).read_text()
+    except OSError:
+        return False
+    return Path("/proc", owner or "none").exists()
+
+
 def main() -> int:
-    """Look at the whole machine. 1 if anything of any engine is there."""
-    places = Path(tempfile.gettempdir())
-    left = [f"directory {path}" for path in places.glob(f"{PREFIX}*")]
-    left += [f"process {pid}" for pid in engine_processes(places / PREFIX)]
-    left += [f"mount {place}" for place in mounts_below(places) if PREFIX in place]
-    left += [f"cgroup {group}" for group in cgroups(f"{CGROUP}*")]
+    """Look at the whole machine. 1 if an engine is left that nobody takes down."""
+    left = [what for place in orphans() for what in traces(place, f"{CGROUP}{place.name}")]
     for what in left:
         print(f"left of an engine of the tests: {what}", file=sys.stderr)
     return 1 if left else 0

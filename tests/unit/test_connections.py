@@ -9,12 +9,13 @@ from contextlib import asynccontextmanager, suppress
 import anyio
 import pytest
 from anyio.abc import ByteStream
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from sandboxd import connections
 from sandboxd.connections import GuardedConnection
 from sandboxd.server import build_server
+from sandboxd.wire.websocket import Message, MessageDecoder, Opcode, encode, new_key
 
 HELLO = b"GET / HTTP/1.1\r\nhost: here\r\n\r\n"
 
@@ -31,6 +32,7 @@ def anyio_backend() -> str:
 def _short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "HEAD_S", 0.3)
     monkeypatch.setattr(connections, "SILENT_S", 0.9)
+    monkeypatch.setattr(connections, "FAREWELL_S", 0.3)
 
 
 async def slow_hello(scope: Scope, receive: Receive, send: Send) -> None:
@@ -43,11 +45,14 @@ async def slow_hello(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @asynccontextmanager
-async def open_server() -> AsyncIterator[Callable[[], Awaitable[ByteStream]]]:
-    """A way to connect to it."""
-    config = build_server(slow_hello).config
+async def open_server(
+    app: ASGIApp = slow_hello, *, state: ServerState | None = None
+) -> AsyncIterator[Callable[[], Awaitable[ByteStream]]]:
+    """A way to connect to it. state: where its connections are counted."""
+    config = build_server(app).config
+    config.ws_ping_interval, config.ws_ping_timeout = 0.1, 0.4
     config.load()
-    state = ServerState()
+    state = state or ServerState()
     listener = await asyncio.get_running_loop().create_server(
         lambda: GuardedConnection(config=config, server_state=state, app_state={}), "127.0.0.1", 0
     )
@@ -116,6 +121,125 @@ async def test_bytes_of_no_request_behind_an_answer_do_not_keep_a_connection() -
             await stream.receive()
         await stream.send(b"\r\n")
         await read_all(stream)
+
+
+class Held:
+    """A WebSocket application that takes no message until it is let go, and sees who leaves."""
+
+    def __init__(self, *, sends: int = 0) -> None:
+        self.sends = sends
+        self.let_go = anyio.Event()
+        self.gone = anyio.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        await receive()
+        await send({"type": "websocket.accept"})
+        if self.sends:
+            await send({"type": "websocket.send", "bytes": bytes(self.sends)})
+            await send({"type": "websocket.close"})
+            return
+        async with anyio.create_task_group() as tasks:
+
+            async def watch() -> None:
+                await scope["state"]["gone"].wait()
+                self.gone.set()
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(watch)
+            await self.let_go.wait()
+            while (message := await receive())["type"] == "websocket.receive":
+                await send({"type": "websocket.send", "bytes": message["bytes"]})
+            tasks.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def open_socket(stream: ByteStream) -> AsyncIterator[MessageDecoder]:
+    """Upgrade a connection; what decodes the rest of it."""
+    key = new_key()
+    head = b"GET / HTTP/1.1\r\nhost: here\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
+    head += b"sec-websocket-version: 13\r\nsec-websocket-key: " + key + b"\r\n\r\n"
+    await stream.send(head)
+    answer = b""
+    while b"\r\n\r\n" not in answer:
+        answer += await stream.receive()
+    assert b" 101 " in answer
+    yield MessageDecoder(limit=1 << 24)
+
+
+async def test_a_websocket_lives_longer_than_a_head_and_answers() -> None:
+    app = Held()
+    app.let_go.set()
+    async with (
+        open_server(app) as connect,
+        await connect() as stream,
+        open_socket(stream) as decoder,
+    ):
+        due = anyio.current_time() + 3 * connections.HEAD_S
+        got: list[Message] = []
+        with anyio.fail_after(10):
+            while not any(message.opcode is Opcode.BINARY for message in got):
+                got = decoder.feed(await stream.receive())
+                for message in got:
+                    assert message.opcode is not Opcode.CLOSE
+                    if message.opcode is Opcode.PING:
+                        await stream.send(encode(Opcode.PONG, message.payload))
+                if anyio.current_time() > due:
+                    await stream.send(encode(Opcode.BINARY, b"hello"))
+        assert Message(Opcode.BINARY, b"hello") in got
+
+
+async def test_a_pong_that_waits_behind_held_input_is_not_missed() -> None:
+    app = Held()
+    async with (
+        open_server(app) as connect,
+        await connect() as stream,
+        open_socket(stream) as decoder,
+    ):
+        for _ in range(2):  # the second is not read off the line, nor what is behind it
+            await stream.send(encode(Opcode.BINARY, b"x"))
+        got: list[tuple[Opcode, bytes]] = []
+        with anyio.fail_after(10):
+            while sum(opcode is Opcode.PING for opcode, _ in got) < 4:
+                for message in decoder.feed(await stream.receive()):
+                    got.append(message)
+                    if message.opcode is Opcode.PING:
+                        await stream.send(encode(Opcode.PONG, message.payload))
+            app.let_go.set()
+            while sum(opcode is Opcode.BINARY for opcode, _ in got) < 2:
+                got += decoder.feed(await stream.receive())
+        assert not app.gone.is_set()
+
+
+async def test_a_peer_that_answers_no_ping_is_cut() -> None:
+    app = Held()
+    async with open_server(app) as connect, await connect() as stream, open_socket(stream):
+        await read_all(stream)
+        with anyio.fail_after(5):
+            await app.gone.wait()
+
+
+async def test_an_application_that_holds_input_back_learns_that_its_peer_is_gone() -> None:
+    app = Held()
+    async with open_server(app) as connect:
+        async with await connect() as stream, open_socket(stream):
+            for _ in range(3):
+                await stream.send(encode(Opcode.BINARY, b"x"))
+        with anyio.fail_after(5):
+            await app.gone.wait()
+
+
+async def test_a_peer_that_takes_nothing_does_not_keep_the_connection_open() -> None:
+    state = ServerState()
+    app = Held(sends=16 << 20)
+    async with (
+        open_server(app, state=state) as connect,
+        await connect() as stream,
+        open_socket(stream),
+    ):
+        with anyio.fail_after(10):
+            while state.connections:  # noqa: ASYNC110 - the server tells nobody
+                await anyio.sleep(0.02)
 
 
 async def test_whoever_comes_when_the_house_is_full_is_turned_away(

@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 from sandboxd.wire.http1 import AsyncResponse, ConnectionLost, Headers
+from sandboxd.wire.websocket import accept_of, new_key
+from sandboxd_client._async.socket import AsyncSocket
 from sandboxd_client._async.transport import AsyncBody, AsyncExchange, AsyncTransport
 from sandboxd_client._core.calls import Call
 from sandboxd_client._core.retries import Patience
@@ -89,6 +91,31 @@ class AsyncApi:
                 await exchange.aclose()
 
         return await self.trying(call, once)
+
+    async def socket(self, call: Call) -> AsyncSocket:
+        """A WebSocket; close it. One try. Raises ConnectionLost and typed errors."""
+        key = new_key()
+        wanted: Headers = [
+            (b"connection", b"Upgrade"),
+            (b"upgrade", b"websocket"),
+            (b"sec-websocket-version", b"13"),
+            (b"sec-websocket-key", key),
+        ]
+        held, response = await self._transport.upgrade(call, wanted)
+        try:
+            if response.status >= 400:
+                told = await response.read(limit=_MOST_PROBLEM_BYTES)
+                raise _error_of(response.status, response.headers, told)
+            if response.header(b"sec-websocket-accept") != accept_of(key):
+                raise ApiUnreachable(
+                    "something between us and the daemon knows no WebSockets",
+                    retry_safe=False,
+                    status=response.status,
+                )
+        except BaseException:
+            await held.connection.aclose()
+            raise
+        return AsyncSocket(*held.connection.detach())
 
     async def aclose(self) -> None:
         """Close the connections at rest."""

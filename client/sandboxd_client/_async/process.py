@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from sandboxd_client._async.api import AsyncApi
 from sandboxd_client._async.streaming import follow_events
+from sandboxd_client._async.terminal import AsyncTerminal
 from sandboxd_client._core.calls import ROUND_S, Call, encode, path_of, silence_for
 from sandboxd_client._core.fields import needed
 from sandboxd_client._runtime import aio as runtime
@@ -91,6 +92,19 @@ class AsyncProcess:
         return follow_events(
             self._api, first=None, events_path=path_of(*self._parts, "events"), after=after
         )
+
+    def attach(self, *, stdout: int = 0, stderr: int = 0, shared: bool = False) -> AsyncTerminal:
+        """Its output from these offsets on, live, and its input: `async with` it.
+
+        shared: others write to its input too.
+        """
+        return AsyncTerminal(self._api, self._parts, stdout=stdout, stderr=stderr, shared=shared)
+
+    async def resize(self, rows: int, cols: int) -> None:
+        """Set the size of its terminal. Raises Conflict where it has none, or has ended."""
+        body = encode({"rows": rows, "cols": cols})
+        path = path_of(*self._parts, "resize")
+        await self._api.json(Call(method="POST", path=path, body=body, safe=True))
 
     async def output(
         self,

@@ -149,6 +149,20 @@ class AsyncTransport:
         await _lay_down(pool, held)
         return answer
 
+    async def upgrade(self, call: Call, headers: Headers) -> tuple[AsyncHeld, AsyncResponse]:
+        """Ask for another protocol, on a connection of its own that takes no slot of the pool.
+
+        What is returned is the caller's to close. Raises ConnectionLost.
+        """
+        held = await self._open(call)
+        try:
+            target = self._address.prefix + call.path
+            headers = [*self._headers, *headers]
+            return held, await held.connection.request(call.method, target, headers)
+        except BaseException:
+            await _close_all([held])
+            raise
+
     async def _on_a_line(
         self, call: Call, act: Callable[[AsyncHeld], Awaitable[T]]
     ) -> tuple[AsyncPool, AsyncHeld, T]:

@@ -46,6 +46,11 @@ def lock() -> threading.Lock:
     return threading.Lock()
 
 
+def turns() -> anyio.Lock:
+    """Lets tasks take turns at what may be waited for long. `locked()` tells if one is at it."""
+    return anyio.Lock()
+
+
 def home() -> object:
     """What a pool of connections belongs to: the running event loop."""
     return anyio.lowlevel.current_token().native_token

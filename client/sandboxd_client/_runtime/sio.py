@@ -66,6 +66,11 @@ def lock() -> threading.Lock:
     return threading.Lock()
 
 
+def turns() -> threading.Lock:
+    """Lets threads take turns at what may be waited for long. `locked()` tells if one is at it."""
+    return threading.Lock()
+
+
 class _Everywhere:
     """The one home of all threads' connections."""
 

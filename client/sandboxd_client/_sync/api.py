@@ -13,10 +13,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from sandboxd.wire.http1_sync import ConnectionLost, Headers, Response
+from sandboxd.wire.websocket import accept_of, new_key
 from sandboxd_client._core.calls import Call
 from sandboxd_client._core.retries import Patience
 from sandboxd_client._core.settings import Address
 from sandboxd_client._runtime import sio as runtime
+from sandboxd_client._sync.socket import Socket
 from sandboxd_client._sync.transport import Body, Exchange, Transport
 from sandboxd_client.errors import ApiUnreachable, Internal, SandboxdError, error_from_problem
 
@@ -91,6 +93,31 @@ class Api:
                 exchange.close()
 
         return self.trying(call, once)
+
+    def socket(self, call: Call) -> Socket:
+        """A WebSocket; close it. One try. Raises ConnectionLost and typed errors."""
+        key = new_key()
+        wanted: Headers = [
+            (b"connection", b"Upgrade"),
+            (b"upgrade", b"websocket"),
+            (b"sec-websocket-version", b"13"),
+            (b"sec-websocket-key", key),
+        ]
+        held, response = self._transport.upgrade(call, wanted)
+        try:
+            if response.status >= 400:
+                told = response.read(limit=_MOST_PROBLEM_BYTES)
+                raise _error_of(response.status, response.headers, told)
+            if response.header(b"sec-websocket-accept") != accept_of(key):
+                raise ApiUnreachable(
+                    "something between us and the daemon knows no WebSockets",
+                    retry_safe=False,
+                    status=response.status,
+                )
+        except BaseException:
+            held.connection.close()
+            raise
+        return Socket(*held.connection.detach())
 
     def close(self) -> None:
         """Close the connections at rest."""

@@ -12,6 +12,7 @@ from sandboxd_client._core.fields import needed
 from sandboxd_client._runtime import sio as runtime
 from sandboxd_client._sync.api import Api
 from sandboxd_client._sync.streaming import follow_events
+from sandboxd_client._sync.terminal import Terminal
 from sandboxd_client.errors import ApiUnreachable
 from sandboxd_client.events import ExecEvent
 from sandboxd_client.results import ExecResult
@@ -93,6 +94,19 @@ class Process:
         return follow_events(
             self._api, first=None, events_path=path_of(*self._parts, "events"), after=after
         )
+
+    def attach(self, *, stdout: int = 0, stderr: int = 0, shared: bool = False) -> Terminal:
+        """Its output from these offsets on, live, and its input: `with` it.
+
+        shared: others write to its input too.
+        """
+        return Terminal(self._api, self._parts, stdout=stdout, stderr=stderr, shared=shared)
+
+    def resize(self, rows: int, cols: int) -> None:
+        """Set the size of its terminal. Raises Conflict where it has none, or has ended."""
+        body = encode({"rows": rows, "cols": cols})
+        path = path_of(*self._parts, "resize")
+        self._api.json(Call(method="POST", path=path, body=body, safe=True))
 
     def output(
         self,

@@ -25,7 +25,7 @@ from sandboxd_client._sync.streaming import (
 from sandboxd_client.errors import SandboxdError
 from sandboxd_client.events import ExecEvent
 from sandboxd_client.options import Cmd, CommandOptions, command_body
-from sandboxd_client.records import SandboxInfo, SandboxToken
+from sandboxd_client.records import Readings, SandboxInfo, SandboxToken
 from sandboxd_client.results import ExecResult
 
 _INLINE_STDIN_BYTES = 4 << 20  # beyond this, input travels raw instead of base64 in one JSON body
@@ -130,6 +130,11 @@ class Sandbox:
         path = path_of("sandboxes", self.id, query={"wait_s": wait_s})
         call = Call(method="GET", path=path, safe=True, silence_s=silence_for(wait_s))
         return SandboxInfo.from_json(self._api.json(call))
+
+    def readings(self) -> Readings:
+        """What it uses now, measured inside: processor time, memory, processes. Is no use."""
+        call = Call(method="GET", path=path_of("sandboxes", self.id, "readings"), safe=True)
+        return Readings.from_json(self._api.json(call))
 
     def renew(self, timeout_s: float | None = None) -> SandboxInfo:
         """Let the lease end `timeout_s` from now; None means as late as the template allows."""

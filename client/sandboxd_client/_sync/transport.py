@@ -151,6 +151,20 @@ class Transport:
         _lay_down(pool, held)
         return answer
 
+    def upgrade(self, call: Call, headers: Headers) -> tuple[Held, Response]:
+        """Ask for another protocol, on a connection of its own that takes no slot of the pool.
+
+        What is returned is the caller's to close. Raises ConnectionLost.
+        """
+        held = self._open(call)
+        try:
+            target = self._address.prefix + call.path
+            headers = [*self._headers, *headers]
+            return held, held.connection.request(call.method, target, headers)
+        except BaseException:
+            _close_all([held])
+            raise
+
     def _on_a_line(self, call: Call, act: Callable[[Held], T]) -> tuple[Pool, Held, T]:
         """Do it on a connection at rest, or on a new one, and again on a new one if that was stale.
 

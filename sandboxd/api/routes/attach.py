@@ -65,6 +65,15 @@ class _Farewell:
     reason: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Byte offsets to begin at. stdin None: input goes behind what was taken, whoever wrote it."""
+
+    stdin: int | None = None
+    stdout: int = 0
+    stderr: int = 0
+
+
 @router.get(
     "/{exec_id}/attach",
     operation_id="attach_exec",
@@ -72,9 +81,16 @@ class _Farewell:
     responses={101: {"description": "A WebSocket; `docs/attach.md` has its frames."}},
 )
 async def attach_without_upgrade(
-    sandbox_id: str, exec_id: str, stdout: _Offset = 0, stderr: _Offset = 0
+    sandbox_id: str,
+    exec_id: str,
+    stdout: _Offset = 0,
+    stderr: _Offset = 0,
+    stdin: _Offset | None = None,
 ) -> Response:
-    """A WebSocket: output from these byte offsets on, then live; input, signals, sizes."""
+    """A WebSocket: output from byte offsets on, then live; input, signals and sizes.
+
+    `stdin`: the offset at which this reader's input begins, so that what was taken is skipped.
+    """
     raise SandboxdError(
         ErrorCode.BAD_REQUEST, "this is a WebSocket: send `Upgrade: websocket`", status=426
     )
@@ -84,11 +100,15 @@ async def attach_without_upgrade(
 async def attach_exec(socket: WebSocket, sandbox_id: str, exec_id: str) -> None:
     """See `attach_without_upgrade`."""
     services: Services = socket.app.state.services
-    session = _Session(socket, services, sandbox_id=sandbox_id, exec_id=exec_id)
+    places = _places(socket)
+    session = _Session(socket, services, sandbox_id=sandbox_id, exec_id=exec_id, stdin=places.stdin)
     farewell = _Farewell(CloseCode.LEFT)
     try:
         async with services.commands.attach(
-            sandbox_id, exec_id, owner=session.caller.owner, offsets=_offsets(socket)
+            sandbox_id,
+            exec_id,
+            owner=session.caller.owner,
+            offsets=(places.stdout, places.stderr),
         ) as attachment:
             await socket.accept()
             session.accepted = True
@@ -106,12 +126,19 @@ class _Session:
     """One attached reader."""
 
     def __init__(
-        self, socket: WebSocket, services: Services, *, sandbox_id: str, exec_id: str
+        self,
+        socket: WebSocket,
+        services: Services,
+        *,
+        sandbox_id: str,
+        exec_id: str,
+        stdin: int | None,
     ) -> None:
         self._socket = socket
         self._services = services
         self._sandbox_id = sandbox_id
         self._exec_id = exec_id
+        self._stdin = stdin
         self.caller: Principal = socket.scope["state"]["principal"]
         self.accepted = False
 
@@ -195,16 +222,35 @@ class _Session:
             if self.caller.rights == "read":
                 raise SandboxdError(ErrorCode.FORBIDDEN, "this token may only read")
             match data[:1]:
-                case b"\0" if len(data) == 1:
-                    await attachment.close_stdin()
                 case b"\0":
-                    await attachment.send_stdin(data[1:])
+                    await self._write(attachment, data[1:])
                 case b"\3":
                     await self._obey(_order(data[1:]))
                 case _:
                     raise SandboxdError(
                         ErrorCode.BAD_REQUEST, "a frame begins with 0 (stdin) or 3 (JSON)"
                     )
+
+    async def _write(self, attachment: Attachment, data: bytes) -> None:
+        """Input; empty is its end. What a command that closed its input did not want is lost."""
+        if self._stdin is not None:
+            offset, self._stdin = self._stdin, self._stdin + len(data)
+            try:
+                await self._services.commands.write_stdin(
+                    self._sandbox_id,
+                    self._exec_id,
+                    data,
+                    owner=self.caller.owner,
+                    offset=offset,
+                    eof=not data,
+                )
+            except SandboxdError as error:
+                if error.code is not ErrorCode.CONFLICT or error.status != 410:
+                    raise
+        elif data:
+            await attachment.send_stdin(data)
+        else:
+            await attachment.close_stdin()
 
     async def _obey(self, order: AttachOrder) -> None:
         """A size or a signal. One that cannot be obeyed is told, and the attachment goes on."""
@@ -241,12 +287,12 @@ class _Session:
         return problem_body(error, request_id=self._socket.scope["state"]["request_id"])
 
 
-def _offsets(socket: WebSocket) -> tuple[int, int]:
-    """Where to begin in (stdout, stderr). Raises `bad_request` for any other parameter."""
-    offsets = {"stdout": 0, "stderr": 0}
+def _places(socket: WebSocket) -> _Places:
+    """Where to begin. Raises `bad_request` for what is no offset, and for any other parameter."""
+    found: dict[str, int] = {}
     query = socket.scope["query_string"].decode("latin-1")
     for name, value in parse_qsl(query, keep_blank_values=True):
-        known = name in offsets
+        known = name in {"stdin", "stdout", "stderr"}
         if not known or not (_DIGITS.match(value) and int(value) <= _MAX_OFFSET):
             field = name[:200]
             problem = "give a byte offset" if known else "there is no such parameter"
@@ -255,8 +301,8 @@ def _offsets(socket: WebSocket) -> tuple[int, int]:
                 f"{field}: {problem}",
                 details={"problems": [{"field": field, "problem": problem}]},
             )
-        offsets[name] = int(value)
-    return offsets["stdout"], offsets["stderr"]
+        found[name] = int(value)
+    return _Places(**found)
 
 
 def _order(payload: bytes) -> AttachOrder:

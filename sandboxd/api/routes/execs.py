@@ -11,17 +11,25 @@ from starlette.responses import Response
 
 from sandboxd.api import render
 from sandboxd.api.paging import Cursor, Limit, page
-from sandboxd.api.schemas import ExecBody, SignalBody
+from sandboxd.api.schemas import ExecBody, SignalBody, TtyBody
 from sandboxd.api.services import here, request_id_of
-from sandboxd.api.shapes import EVENTS, Exec, Execs, Signalled, StdinTaken, answers, raw, takes
+from sandboxd.api.shapes import (
+    EVENTS,
+    Exec,
+    Execs,
+    Signalled,
+    Size,
+    StdinTaken,
+    answers,
+    raw,
+    takes,
+)
 from sandboxd.api.streams import Lines, ndjson, waiting
 from sandboxd.api.strict import StrictRoute
-from sandboxd.errors import SandboxdError
 from sandboxd.execution.commands import KeepAlive, shell_argv
 from sandboxd.guest.attachment import OutputStream
-from sandboxd.model.command import Command, ExecRecord
+from sandboxd.model.command import Command, ExecRecord, TerminalSize
 from sandboxd.model.ids import new_id
-from sandboxd.wire.codes import ErrorCode
 
 router = APIRouter(
     prefix="/v1/sandboxes/{sandbox_id}/execs", tags=["execs"], route_class=StrictRoute
@@ -188,13 +196,22 @@ async def signal_exec(
     return render.answer({"delivered": delivered, "state": "running" if delivered else "ended"})
 
 
+@router.post("/{exec_id}/resize", operation_id="resize_exec", responses=answers(Size))
+async def resize_exec(
+    request: Request,
+    sandbox_id: str,
+    exec_id: str,
+    body: TtyBody,
+) -> Response:
+    """Set the size of a command's terminal; 409 for a command without one."""
+    services, caller = here(request)
+    await services.commands.resize(
+        sandbox_id, exec_id, rows=body.rows, cols=body.cols, owner=caller.owner
+    )
+    return render.answer({"rows": body.rows, "cols": body.cols})
+
+
 def _command(body: ExecBody) -> Command:
-    if body.tty is not None:
-        raise SandboxdError(
-            ErrorCode.NOT_SUPPORTED,
-            "terminals are not supported by this version",
-            details={"field": "tty"},
-        )
     return Command(
         exec_id=body.exec_id or new_id("exe"),
         argv=shell_argv(body.cmd) if isinstance(body.cmd, str) else tuple(body.cmd),
@@ -205,6 +222,7 @@ def _command(body: ExecBody) -> Command:
         stdin_open=body.stdin_open,
         timeout_s=body.timeout_s,
         output_limit_bytes=body.output_limit_bytes,
+        tty=None if body.tty is None else TerminalSize(body.tty.rows, body.tty.cols),
     )
 
 

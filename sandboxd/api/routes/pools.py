@@ -110,12 +110,11 @@ def _pool(pools: dict[str, WarmPool], name: str) -> WarmPool:
 
 def _template(template: Template) -> dict[str, Any]:
     spec = template.spec
-    network: Any = {"allow": spec.network.allow} if spec.network.allow else spec.network.kind
     return {
         "name": template.name,
         "image": spec.image,
         "resources": asdict(spec.resources),
-        "network": network,
+        "network": render.network(spec.network),
         "runtime": spec.runtime,
         "workdir": template.workdir,
         "user": template.user,

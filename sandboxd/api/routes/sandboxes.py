@@ -13,6 +13,7 @@ from pydantic_core import to_json
 from starlette.responses import Response
 
 from sandboxd.api import render
+from sandboxd.api.orders import forward_orders, network_of
 from sandboxd.api.paging import Cursor, Limit, page
 from sandboxd.api.schemas import GradingBody, LeaseBody, RenewBody, TokenBody
 from sandboxd.api.services import Services, here
@@ -25,7 +26,7 @@ from sandboxd.leases.tenancy import Tenancy
 from sandboxd.leases.terms import LeaseWish, resolve
 from sandboxd.model.claim import ClaimFile
 from sandboxd.model.lease import Lease, LeaseState, Phase
-from sandboxd.model.template import Network, Resources
+from sandboxd.model.template import Resources
 from sandboxd.wire.codes import ErrorCode
 
 router = APIRouter(prefix="/v1/sandboxes", tags=["sandboxes"], route_class=StrictRoute)
@@ -36,7 +37,7 @@ WaitS = Annotated[float, Query(ge=0, le=3600)]
 _MOST, _USUAL = RenewBody(), TokenBody()
 
 # Accepted in the body because the contract fixes their names; refused until their rooms are built.
-_LATER = ("kernels", "mcp_servers", "forwards")
+_LATER = ("kernels", "mcp_servers")
 
 
 @router.post(
@@ -48,7 +49,8 @@ async def lease_sandbox(
 ) -> Response:
     """Lease a sandbox: 201 when leased, 200 for a known idempotency key, 202 while it waits."""
     services, caller = here(request)
-    order = resolve(_wish(body, services), services.templates)
+    direct = services.capabilities.direct_networks
+    order = resolve(_wish(body, services), services.templates, direct=direct)
     owner = caller.owner or ""
     lease, new = await while_there(
         request, lambda: services.desk.granting.lease(order, owner=owner)
@@ -222,7 +224,7 @@ def shown(tenancy: Tenancy, services: Services) -> dict[str, Any]:
         wait_s = tenancy.pool.expected_wait_s(position)
         queue = {"position": position, "expected_wait_s": wait_s}
     limits = {name: str(kind) for name, kind in services.capabilities.limits.items()}
-    return render.sandbox(lease, limits=limits, queue=queue)
+    return render.sandbox(lease, limits=limits, queue=queue, proxy_port=tenancy.proxy_port)
 
 
 def _in_state(tenancy: Tenancy, state: LeaseState | None) -> bool:
@@ -271,7 +273,8 @@ def _wish(body: LeaseBody, services: Services) -> LeaseWish:
         template=body.template or "",
         image=body.image,
         resources=_resources(body, services),
-        network=_network(body),
+        network=network_of(body.network),
+        forwards=forward_orders(body.forwards),
         runtime=body.runtime,
         env=body.env,
         secrets=body.secrets,
@@ -302,13 +305,3 @@ def _resources(body: LeaseBody, services: Services) -> Resources | None:
     template = services.templates.get(body.template or "")
     start = template.spec.resources if template is not None else Resources()
     return replace(start, **body.resources.model_dump(exclude_none=True))
-
-
-def _network(body: LeaseBody) -> Network | None:
-    match body.network:
-        case None:
-            return None
-        case "none" | "internet" as kind:
-            return Network(kind=kind)
-        case allowed:
-            return Network(kind="allow", allow=tuple(allowed.allow))

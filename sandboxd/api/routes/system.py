@@ -62,7 +62,7 @@ async def get_version(request: Request) -> Response:
             "guest_protocols": GUEST_PROTOCOLS,
             "backend": services.backend,
             "capabilities": {
-                "networks": sorted(can.networks),
+                "networks": sorted(can.all_networks),
                 "runtimes": sorted(can.runtimes),
                 "images": can.images,
                 "other_users": can.other_users,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from typing import NoReturn
@@ -14,7 +15,8 @@ from sandboxd.backends.docker.imaging import DockerImages
 from sandboxd.backends.docker.judging import Judge
 from sandboxd.backends.docker.living import LivingBox, Roster
 from sandboxd.backends.docker.making import Maker
-from sandboxd.backends.docker.reaching import SocketReach, lost
+from sandboxd.backends.docker.reach import Reach
+from sandboxd.backends.docker.reaching import lost
 from sandboxd.backends.docker.records import (
     NAME,
     record_of_reference,
@@ -48,7 +50,7 @@ class DockerBackend:
         remover: Remover,
         roster: Roster,
         judge: Judge,
-        reach: SocketReach,
+        reach: Reach,
         census: Census,
         images: DockerImages,
         capabilities: Capabilities,
@@ -124,18 +126,39 @@ class DockerBackend:
 
     async def _find(self, ref: BoxRef) -> LivingBox | None:
         """The box under watch, taken under it if it lives. None: it is dead and unwatched."""
-        return self._roster.get(ref.box_id) or self._roster.adopt(record_of_reference(ref))
+        record = record_of_reference(ref)
+        box = self._roster.get(ref.box_id)
+        if box is not None:
+            return box
+        hold = await self._reach.hold(record)
+        if hold is None:
+            return None
+        box = self._roster.get(ref.box_id)  # somebody else may have looked meanwhile
+        if box is None:
+            return self._roster.add(record, hold.pidfd)
+        if hold.pidfd is not None:
+            os.close(hold.pidfd)
+        return box
 
 
 def _refuse(spec: BoxSpec, capabilities: Capabilities) -> None:
     """Say what cannot be had here. Raises `not_supported`."""
     if spec.network.kind not in capabilities.networks:
-        _not_supported(f"no network {spec.network.kind!r}")
+        _not_supported(f"no network {spec.network.kind!r}{_mend(spec.network.kind)}")
     if spec.runtime and spec.runtime not in capabilities.runtimes:
         known = ", ".join(sorted(capabilities.runtimes))
         _not_supported(f"no runtime {spec.runtime!r}; it has {known}")
     if spec.resources.gpu and not capabilities.gpu:
         _not_supported("no GPU")
+
+
+def _mend(network: str) -> str:
+    if network != "none":
+        return ""
+    return (
+        ": its guests are reached by TCP, so that every sandbox has one. Set `network = "
+        '"internet"` in the template, or run the daemon beside its engine'
+    )
 
 
 def _not_supported(what: str) -> NoReturn:

@@ -10,10 +10,10 @@ from sandboxd.backends.docker.engine import Engine, EngineRefused
 from sandboxd.backends.docker.labels import BOX, order_labels, owned_by
 from sandboxd.backends.docker.living import Roster
 from sandboxd.backends.docker.places import Places
-from sandboxd.backends.docker.records import record_of_container, reference
+from sandboxd.backends.docker.reach import Reach
+from sandboxd.backends.docker.records import Whereabouts, record_of_container, reference
 from sandboxd.backends.docker.refusals import call_refused
 from sandboxd.backends.protocol import OwnedBox
-from sandboxd.kernel.processes import ProcessMark, mark_process, pid_namespace
 
 _Facts = dict[str, Any]
 
@@ -22,9 +22,10 @@ class Census:
     """Counts the boxes of one installation."""
 
     def __init__(
-        self, engine: Engine, roster: Roster, places: Places, *, installation: str
+        self, engine: Engine, roster: Roster, places: Places, *, reach: Reach, installation: str
     ) -> None:
         self._engine = engine
+        self._reach = reach
         self._roster = roster
         self._places = places
         self._installation = installation
@@ -57,20 +58,19 @@ class Census:
         elif container.get("State") == "created":
             return OwnedBox(box_id=box_id, labels=ordered, ref=None, alive=False)
         else:
-            mark = await self._process(container)
-            record = record_of_container(box_id, container_id, labels, mark)
-            alive = mark is not None
+            where = await self._where(container)
+            record = record_of_container(box_id, container_id, labels, where)
+            alive = where != Whereabouts()
         return OwnedBox(box_id=box_id, labels=ordered, ref=reference(record), alive=alive)
 
-    async def _process(self, container: _Facts) -> ProcessMark | None:
-        """Its first process; None if it has none by now."""
+    async def _where(self, container: _Facts) -> Whereabouts:
+        """Where its guest is; nowhere if it has ended by now."""
         if container.get("State") not in {"running", "paused"}:
-            return None
+            return Whereabouts()
         try:
             facts: _Facts = await self._engine.call(
                 self._engine.api.inspect_container, container["Id"]
             )
         except EngineRefused:
-            return None
-        pid = int(facts["State"]["Pid"])
-        return mark_process(pid, pid_ns=pid_namespace(pid) or 0) if pid else None
+            return Whereabouts()
+        return await self._reach.where(facts)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from sandboxd.backends.docker.labels import labels_of
+from sandboxd.backends.docker.reach import Door
 from sandboxd.backends.protocol import BoxOrder
-from sandboxd.guest.inside import GUEST_INSIDE, KEPT_CAPABILITIES, SHARED_INSIDE, SOCKET_INSIDE
+from sandboxd.guest.inside import GUEST_INSIDE, KEPT_CAPABILITIES
 from sandboxd.kernel.cgroups import GUEST_PIDS
 
 Body = dict[str, Any]  # JSON, as the engine's API has it
@@ -21,16 +22,15 @@ class ContainerPlan:
     """One box, as the engine must see it. Paths are those of the engine's machine.
 
     image: the id, which cannot come to mean another image. user: the image's own, "" for root.
-    shared: the box's directory. network: the engine's name of it. seccomp: a profile as JSON;
-    empty where the engine has no such filter.
+    network: the engine's name of it. seccomp: a profile as JSON; empty where the engine has no
+    such filter.
     """
 
     order: BoxOrder
     installation: str
     image: str
     user: str
-    guest: str
-    shared: str
+    door: Door
     network: str
     seccomp: str = ""
 
@@ -49,16 +49,28 @@ def container_body(plan: ContainerPlan) -> Body:
         "User": "0:0",
         "WorkingDir": "/",
         "Entrypoint": [GUEST_INSIDE],
-        "Cmd": _guest_arguments(plan.user),
+        "Cmd": _guest_arguments(plan),
+        **_exposed(plan.door),
         "Healthcheck": {"Test": ["NONE"]},  # the image's own would run beside the guest
         "StopSignal": "SIGKILL",  # a guest ends by no other
         "HostConfig": _host_config(plan),
     }
 
 
-def _guest_arguments(user: str) -> list[str]:
-    words = ["serve", "--socket", SOCKET_INSIDE, "--inherit-env"]
-    return [*words, "--user", user] if user else words
+def _guest_arguments(plan: ContainerPlan) -> list[str]:
+    words = ["serve", *plan.door.arguments, "--inherit-env"]
+    return [*words, "--user", plan.user] if plan.user else words
+
+
+def _exposed(door: Door) -> Body:
+    return {"ExposedPorts": {f"{door.port}/tcp": {}}} if door.publish else {}
+
+
+def _published(door: Door) -> Body:
+    """Under a port of the engine's choice."""
+    if not door.publish:
+        return {}
+    return {"PortBindings": {f"{door.port}/tcp": [{"HostIp": door.publish, "HostPort": ""}]}}
 
 
 def _host_config(plan: ContainerPlan) -> Body:
@@ -67,6 +79,7 @@ def _host_config(plan: ContainerPlan) -> Body:
         **_limits(plan),
         "Mounts": _mounts(plan),
         "NetworkMode": plan.network,
+        **_published(plan.door),
         "IpcMode": "private",
         "CapDrop": ["ALL"],
         "CapAdd": list(KEPT_CAPABILITIES),
@@ -96,17 +109,14 @@ def _limits(plan: ContainerPlan) -> Body:
 def _mounts(plan: ContainerPlan) -> list[Body]:
     """Binds as mounts, which the engine refuses where the source is missing; it never makes it."""
     return [
-        _bind(plan.guest, GUEST_INSIDE, read_only=True),
-        _bind(plan.shared, SHARED_INSIDE, read_only=False),
-        *(
-            _bind(mount.source, mount.target, read_only=mount.read_only)
-            for mount in plan.order.spec.mounts
-        ),
+        {
+            "Type": "bind",
+            "Source": mount.source,
+            "Target": mount.target,
+            "ReadOnly": mount.read_only,
+        }
+        for mount in (*plan.door.mounts, *plan.order.spec.mounts)
     ]
-
-
-def _bind(source: str, target: str, *, read_only: bool) -> Body:
-    return {"Type": "bind", "Source": source, "Target": target, "ReadOnly": read_only}
 
 
 def _devices(gpu: int) -> list[Mapping[str, Any]]:

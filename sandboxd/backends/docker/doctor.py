@@ -17,7 +17,6 @@ from typing import Any
 from docker import APIClient
 
 from sandboxd.backends.docker.engine import EngineRefused, address, connect, translated
-from sandboxd.backends.docker.opening import check_reach
 from sandboxd.backends.docker.places import Places
 from sandboxd.backends.docker.probing import (
     Info,
@@ -27,6 +26,7 @@ from sandboxd.backends.docker.probing import (
     has_seccomp,
     is_rootless,
 )
+from sandboxd.backends.docker.reach_choice import check_reach, way
 from sandboxd.backends.docker.settings import DockerSettings
 from sandboxd.backends.protocol import Capabilities, LimitKind
 from sandboxd.errors import SandboxdError
@@ -96,10 +96,12 @@ def _version(api: APIClient, settings: DockerSettings, info: Info) -> Finding:
 def _reach(settings: DockerSettings, info: Info) -> Finding:
     """Whether guests can be reached, and told from impostors."""
     try:
-        check_reach(address(settings.host), is_rootless(info))
+        check_reach(settings, rootless=is_rootless(info))
     except SandboxdError as error:
         mend = "see docs/docker.md: as root or with a rootless engine; `pid: host` in a container"
         return _gap("guests", error.detail.partition("; `sandboxd doctor`")[0], mend, vital=True)
+    if way(settings) == "tcp":
+        return _fine("guests", "reached by TCP, so that every sandbox has a network")
     return _fine("guests", "reached by sockets, and the engine's processes are in sight")
 
 

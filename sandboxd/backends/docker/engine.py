@@ -15,6 +15,7 @@ from docker import APIClient
 from docker.errors import APIError, DockerException
 from docker.utils import kwargs_from_env
 
+from sandboxd.backends.docker.engine_socket import SCHEME, use_own_connections
 from sandboxd.errors import SandboxdError
 from sandboxd.wire.codes import ErrorCode
 
@@ -26,6 +27,7 @@ _ANSWER_S = 3  # what one takes that is asked whether it is there
 _THREADS = 16
 _CONNECTIONS = 64
 _DETAIL_CHARS = 2000
+_OLDEST_VERSION = "1.24"  # what the SDK and all engines know
 _USUAL_HOST = "unix:///var/run/docker.sock"
 
 
@@ -93,13 +95,30 @@ async def open_engine(host: str) -> Engine:
     return Engine(api, host=host)
 
 
-def connect(host: str, *, version: str = "auto", timeout_s: int = CALL_S) -> APIClient:
-    """A client of the engine. Blocking; `auto` asks it for its version. Raises as `open_engine`."""
+def connect(host: str, *, version: str = "", timeout_s: int = CALL_S) -> APIClient:
+    """A client of the engine. Blocking. Raises as `open_engine`.
+
+    version: of its API; empty: the newest that it has.
+    """
+    if not version:
+        first = _client(host, _OLDEST_VERSION, timeout_s)
+        try:
+            version = str(translated(first.version, api_version=False)["ApiVersion"])
+        finally:
+            first.close()
+    return _client(host, version, timeout_s)
+
+
+def _client(host: str, version: str, timeout_s: int) -> APIClient:
     arguments: dict[str, Any] = {"base_url": host} if host else {**kwargs_from_env()}
     arguments.setdefault("base_url", _USUAL_HOST)
-    return translated(
+    api = translated(
         APIClient, version=version, timeout=timeout_s, max_pool_size=_CONNECTIONS, **arguments
     )
+    if (at := address(host)).startswith(SCHEME):
+        path = at.removeprefix(SCHEME)
+        use_own_connections(api, path, timeout_s=timeout_s, most=_CONNECTIONS)
+    return api
 
 
 def address(host: str) -> str:

@@ -132,8 +132,14 @@ class Judge:
         state = facts["State"]
         if not state["Running"]:
             return _Remains(exit_code=int(state["ExitCode"]))
-        restarted = record.process is not None and state["Pid"] != record.process.pid
-        return _Remains(restarted=True) if restarted else None
+        return _Remains(restarted=True) if _is_another(record, state) else None
+
+
+def _is_another(record: BoxRecord, state: dict[str, Any]) -> bool:
+    """Whether what runs is not what ran: the container was started anew."""
+    if record.process is not None:
+        return bool(state["Pid"] != record.process.pid)
+    return record.address is not None and bool(state["StartedAt"] != record.address.started_at)
 
 
 async def _read(box: LivingBox) -> GroupReadings:

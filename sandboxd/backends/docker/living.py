@@ -17,7 +17,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from sandboxd.backends.docker.records import BoxRecord
 from sandboxd.backends.protocol import Death
 from sandboxd.kernel.group_readings import Group
-from sandboxd.kernel.processes import ended, has_ended, kill, open_pidfd
+from sandboxd.kernel.processes import ended, has_ended, kill
 
 _TOLD_AT_ONCE = 256
 _MAX_SIGNALS = 16  # remembered of one box
@@ -115,16 +115,6 @@ class Roster:
         self._boxes[box.box_id] = box
         self._tasks.start_soon(self._watch, box, name=f"watch {box.box_id}")
         return box
-
-    def adopt(self, record: BoxRecord) -> LivingBox | None:
-        """Watch a box that another daemon made, by its process; None if that is dead."""
-        pidfd = open_pidfd(record.process) if record.process else None
-        if pidfd is None:
-            return None
-        if has_ended(pidfd):
-            os.close(pidfd)
-            return None
-        return self.add(record, pidfd)
 
     def forget(self, box_id: str) -> None:
         """Let go of a box that was removed."""

@@ -6,8 +6,7 @@ import errno
 import os
 import secrets
 from contextlib import suppress
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import anyio
@@ -15,12 +14,12 @@ from anyio import CapacityLimiter, to_thread
 
 from sandboxd.backends.docker.creating import Body, ContainerPlan, container_body, container_name
 from sandboxd.backends.docker.engine import Engine, EngineRefused
-from sandboxd.backends.docker.host_paths import HostPaths
 from sandboxd.backends.docker.imaging import DockerImages, ImageFacts
 from sandboxd.backends.docker.labels import labels_of, owned_by
 from sandboxd.backends.docker.networks import Networks
 from sandboxd.backends.docker.places import Places, conflict
-from sandboxd.backends.docker.reaching import SocketReach
+from sandboxd.backends.docker.reach import Reach
+from sandboxd.backends.docker.reaching import ended_early
 from sandboxd.backends.docker.records import BoxRecord, record_of_container
 from sandboxd.backends.docker.refusals import start_refused
 from sandboxd.backends.docker.removing import Remover
@@ -36,14 +35,12 @@ _CONFLICT = 409
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ground:
-    """What all boxes of an installation stand on. guest: our copy. seccomp: as in ContainerPlan."""
+    """What all boxes of an installation stand on. seccomp: as in ContainerPlan."""
 
     installation: str
     tag: str
     places: Places
-    guest: Path
     seccomp: str
-    paths: HostPaths = field(default_factory=HostPaths)
 
 
 class Maker:
@@ -54,7 +51,7 @@ class Maker:
         engine: Engine,
         *,
         ground: Ground,
-        reach: SocketReach,
+        reach: Reach,
         images: DockerImages,
         networks: Networks,
         remover: Remover,
@@ -72,8 +69,9 @@ class Maker:
         self._files = CapacityLimiter(2)
         self._ready_timeout_s = ready_timeout_s
 
-    async def make(self, order: BoxOrder) -> tuple[BoxRecord, int]:
-        """Make a box and wait for its guest: its record, and a pidfd of its first process.
+    async def make(self, order: BoxOrder) -> tuple[BoxRecord, int | None]:
+        """Make a box and wait for its guest: its record, and a pidfd of its first process, where
+        that is in sight.
 
         Raises as `Backend.make`. Failed or cancelled: what there is of it is removed, or found by
         its label or its directory.
@@ -81,11 +79,11 @@ class Maker:
         spec = order.spec
         async with self._images.using(spec.image, pull=spec.pull) as image, self._starting:
             network = await self._networks.name_for(spec.network.kind, image=spec.image)
-            shared = await self._open_directory(order.box_id)
+            await self._open_directory(order.box_id)
             container: list[str] = []
             try:
                 with anyio.fail_after(self._ready_timeout_s):
-                    body = container_body(self._plan(order, image, shared, network))
+                    body = container_body(self._plan(order, image, network))
                     return await self._bring_up(order, body, container)
             except TimeoutError as error:
                 await self._clean_up(order.box_id, container)
@@ -94,46 +92,49 @@ class Maker:
                 await self._clean_up(order.box_id, container)
                 raise
 
-    async def _open_directory(self, box_id: str) -> Path:
+    async def _open_directory(self, box_id: str) -> None:
         try:
-            return await to_thread.run_sync(self._ground.places.create, box_id, limiter=self._files)
+            await to_thread.run_sync(self._ground.places.create, box_id, limiter=self._files)
         except OSError as error:
             raise _translate(error) from error
 
-    def _plan(
-        self, order: BoxOrder, image: ImageFacts, shared: Path, network: str
-    ) -> ContainerPlan:
+    def _plan(self, order: BoxOrder, image: ImageFacts, network: str) -> ContainerPlan:
         ground = self._ground
         return ContainerPlan(
             order=order,
             installation=ground.installation,
             image=image.image_id,
             user=image.user,
-            guest=ground.paths.to_host(ground.guest),
-            shared=ground.paths.to_host(shared),
+            door=self._reach.door(order.box_id),
             network=network,
             seccomp=ground.seccomp,
         )
 
     async def _bring_up(
         self, order: BoxOrder, body: Body, container: list[str]
-    ) -> tuple[BoxRecord, int]:
+    ) -> tuple[BoxRecord, int | None]:
         """container: takes the id of what was created, as soon as it is known."""
         api = self._engine.api
         try:
             container_id = await self._create(order.box_id, body, container)
+            await self._reach.furnish(order.box_id, container_id)
             await self._engine.call(api.start, container_id)
             facts: dict[str, Any] = await self._engine.call(api.inspect_container, container_id)
         except EngineRefused as refusal:
             raise start_refused(refusal, order.spec.image) from refusal
-        mark, pidfd = await self._reach.mark(int(facts["State"]["Pid"]))
-        try:
-            await self._reach.wait_for_guest(order.box_id, mark.pid)
-        except BaseException:
-            os.close(pidfd)
-            raise
         labels = labels_of(order, self._ground.installation)
-        return record_of_container(order.box_id, container_id, labels, mark), pidfd
+        where = await self._reach.where(facts)
+        record = record_of_container(order.box_id, container_id, labels, where)
+        hold = await self._reach.hold(record)
+        if hold is None:
+            raise ended_early()
+        try:
+            await self._reach.wait_for_guest(record)
+        except BaseException:
+            if hold.pidfd is not None:
+                os.close(hold.pidfd)
+            raise
+        return record, hold.pidfd
 
     async def _create(self, box_id: str, body: Body, container: list[str]) -> str:
         """Create the container; another's that has the name is left alone, for a new name.

@@ -14,6 +14,7 @@ from sandboxd.backends.docker.settings import DockerSettings
 from sandboxd.errors import SandboxdError
 
 _CLOSING_S = 10.0
+_MAKING_S = 10.0
 
 
 class Networks:
@@ -45,18 +46,23 @@ class Networks:
     async def _make(self, image: str) -> None:
         try:
             if not await self._find():
-                await self._engine.call(
-                    self._engine.api.create_network,
-                    self._own,
-                    driver="bridge",
-                    # Boxes reach the internet, and never each other.
-                    options={"com.docker.network.bridge.enable_icc": "false"},
-                    labels={INSTALLATION: self._installation},
-                    check_duplicate=True,
-                )
+                # Even if cancelled it is waited for, or the next to come would make a second one.
+                with anyio.CancelScope(shield=True), anyio.fail_after(_MAKING_S):
+                    await self._create()
         except EngineRefused as refusal:
             if refusal.status != 409:  # made meanwhile
                 raise start_refused(refusal, image) from refusal
+
+    async def _create(self) -> None:
+        await self._engine.call(
+            self._engine.api.create_network,
+            self._own,
+            driver="bridge",
+            # Boxes reach the internet, and never each other.
+            options={"com.docker.network.bridge.enable_icc": "false"},
+            labels={INSTALLATION: self._installation},
+            check_duplicate=True,
+        )
 
     async def _find(self) -> list[dict[str, Any]]:
         label = f"{INSTALLATION}={self._installation}"

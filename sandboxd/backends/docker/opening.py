@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import struct
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -16,8 +14,8 @@ from anyio import to_thread
 from sandboxd.backends.docker.backend import DockerBackend
 from sandboxd.backends.docker.census import Census
 from sandboxd.backends.docker.disk_watch import DiskWatch
-from sandboxd.backends.docker.engine import Engine, EngineRefused, address, open_engine
-from sandboxd.backends.docker.host_paths import HostPaths
+from sandboxd.backends.docker.engine import Engine, EngineRefused, open_engine
+from sandboxd.backends.docker.engine_readings import EngineGroup
 from sandboxd.backends.docker.imaging import DockerImages, ImageSettings, open_images
 from sandboxd.backends.docker.judging import Judge
 from sandboxd.backends.docker.living import FindGroup, Roster
@@ -32,20 +30,18 @@ from sandboxd.backends.docker.probing import (
     has_seccomp,
     is_rootless,
 )
-from sandboxd.backends.docker.reaching import SocketReach
+from sandboxd.backends.docker.reach_choice import check_reach, choose_reach, unavailable, way
 from sandboxd.backends.docker.records import BoxRecord
 from sandboxd.backends.docker.refusals import call_refused
 from sandboxd.backends.docker.removing import Remover
 from sandboxd.backends.docker.settings import DockerSettings
 from sandboxd.backends.docker.watching import EventWatch
-from sandboxd.errors import SandboxdError
+from sandboxd.backends.protocol import Capabilities
 from sandboxd.guest.binary import guest_binary
 from sandboxd.guest.run_dir import open_run_dir
 from sandboxd.kernel.group_readings import Group, group_of, mounted_hierarchies
 from sandboxd.kernel.seccomp_profile import profile_for
-from sandboxd.wire.codes import ErrorCode
 
-_UNIX = "unix://"
 _CLOSING_S = 10.0
 
 
@@ -67,26 +63,27 @@ async def open_docker(settings: DockerSettings) -> AsyncIterator[DockerBackend]:
 @asynccontextmanager
 async def _opened(engine: Engine, settings: DockerSettings) -> AsyncIterator[DockerBackend]:
     info = await _ask(engine)
-    await to_thread.run_sync(check_reach, address(settings.host), is_rootless(info))
-    places, guest = await to_thread.run_sync(_open_places, settings, info)
-    networks = Networks(engine, settings)
-    hierarchies = await to_thread.run_sync(_hierarchies)
-    internet = await networks.offers_internet()
-    ground = Ground(
-        installation=settings.installation,
-        tag=settings.tag,
-        places=places,
-        guest=guest,
-        seccomp=profile_for(str(info.get("Architecture", ""))) if has_seccomp(info) else "",
-        paths=HostPaths(),
-    )
+    await to_thread.run_sync(partial(check_reach, settings, rootless=is_rootless(info)))
     async with AsyncExitStack() as stack:
+        places, guest = await to_thread.run_sync(_open_places, settings, info)
+        networks = Networks(engine, settings)
         stack.push_async_callback(_close, networks, places)
+        hierarchies = await to_thread.run_sync(_hierarchies)
+        internet = await networks.offers_internet()
+        capabilities = _capabilities(
+            info, settings, Surroundings(internet=internet, counts="memory" in hierarchies)
+        )
+        reach = await choose_reach(engine, settings, places=places, guest=guest)
+        ground = Ground(
+            installation=settings.installation,
+            tag=settings.tag,
+            places=places,
+            seccomp=profile_for(str(info.get("Architecture", ""))) if has_seccomp(info) else "",
+        )
         images = await stack.enter_async_context(_images(engine, settings))
         roster, judge = await stack.enter_async_context(
-            _watched(engine, settings, lambda record: _group(record, hierarchies))
+            _watched(engine, settings, lambda record: _group(engine, record, hierarchies))
         )
-        reach = SocketReach(places)
         remover = Remover(engine, roster, places, installation=settings.installation)
         yield DockerBackend(
             maker=Maker(
@@ -96,22 +93,30 @@ async def _opened(engine: Engine, settings: DockerSettings) -> AsyncIterator[Doc
                 images=images,
                 networks=networks,
                 remover=remover,
-                starting=settings.starting or max(2, int(info.get("NCPU") or 1)),
+                # One more than cores: what we do between two calls would else leave a core idle.
+                starting=settings.starting or 1 + int(info.get("NCPU") or 1),
                 ready_timeout_s=settings.ready_timeout_s,
             ),
             remover=remover,
             roster=roster,
             judge=judge,
             reach=reach,
-            census=Census(engine, roster, places, installation=settings.installation),
+            census=Census(engine, roster, places, reach=reach, installation=settings.installation),
             images=images,
-            capabilities=replace(
-                capabilities_of(
-                    info, Surroundings(internet=internet, counts="memory" in hierarchies)
-                ),
-                caller_images=settings.allow_images,
-            ),
+            capabilities=capabilities,
         )
+
+
+def _capabilities(info: Info, settings: DockerSettings, surroundings: Surroundings) -> Capabilities:
+    """Raises `backend_unavailable` where no box could be reached."""
+    by_tcp = way(settings) == "tcp"
+    if by_tcp and not surroundings.internet:
+        raise unavailable(
+            "guests are to be reached by TCP, and the engine has no network for them: let it have "
+            "its default bridge, or name a network in `backend.docker.network`"
+        )
+    found = capabilities_of(info, replace(surroundings, by_tcp=by_tcp))
+    return replace(found, caller_images=settings.allow_images)
 
 
 def _images(engine: Engine, settings: DockerSettings) -> AbstractAsyncContextManager[DockerImages]:
@@ -157,37 +162,6 @@ async def _ask(engine: Engine) -> Info:
     return info
 
 
-def check_reach(host: str, rootless: bool) -> None:  # noqa: FBT001 - one fact of the engine
-    """Whether guests of this engine can be reached by their sockets. Blocking.
-
-    Raises `backend_unavailable` with the mend.
-    """
-    if not host.startswith(_UNIX):
-        raise _unavailable(f"{host} is no socket of this machine, and guests are reached by theirs")
-    if peer_pid(Path(host.removeprefix(_UNIX))) == 0:
-        raise _unavailable(
-            "the engine's processes are out of sight, so no guest can be told from an impostor: "
-            "run the daemon's container with `pid: host`"
-        )
-    if os.geteuid() != 0 and not rootless:
-        raise _unavailable(
-            "guests are reached by sockets that root alone may use: run the daemon as root "
-            "(whoever may use the engine's socket is root in effect), or use a rootless engine"
-        )
-
-
-def peer_pid(path: Path) -> int:
-    """The process that listens on a socket, as we count; 0 if we cannot see it."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
-        try:
-            line.connect(str(path))
-        except OSError as error:
-            raise _unavailable(f"{path}: {error}") from error
-        credentials = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    pid: int = struct.unpack("3i", credentials)[0]
-    return pid
-
-
 def _open_places(settings: DockerSettings, info: Info) -> tuple[Places, Path]:
     """The directories of an installation, made if need be. Raises `backend_unavailable`."""
     try:
@@ -196,7 +170,7 @@ def _open_places(settings: DockerSettings, info: Info) -> tuple[Places, Path]:
         places.open()
         guest = places.bring_guest(guest_binary(str(info.get("Architecture", ""))))
     except OSError as error:
-        raise _unavailable(f"its directories cannot be made: {error}") from error
+        raise unavailable(f"its directories cannot be made: {error}") from error
     return places, guest
 
 
@@ -205,12 +179,7 @@ def _hierarchies() -> dict[str, Path]:
     return found if "memory" in found or "" not in found else {**found, "memory": found[""]}
 
 
-def _group(record: BoxRecord, hierarchies: Mapping[str, Path]) -> Group | None:
-    return group_of(record.process.pid, hierarchies) if record.process else None
-
-
-def _unavailable(why: str) -> SandboxdError:
-    return SandboxdError(
-        ErrorCode.BACKEND_UNAVAILABLE,
-        f"the docker backend: {why}; `sandboxd doctor` names the mend",
-    )
+def _group(engine: Engine, record: BoxRecord, hierarchies: Mapping[str, Path]) -> Group | None:
+    if record.process is None:
+        return EngineGroup(engine.api, record.container_id)
+    return group_of(record.process.pid, hierarchies)

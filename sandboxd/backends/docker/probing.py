@@ -22,16 +22,27 @@ _REMAPPED = re.compile(r"([0-9]+)\.([0-9]+)\Z")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
     """What the engine does not say. internet: its networks lead there. counts: whether we see
-    the control groups of its containers.
+    the control groups of its containers. by_tcp: guests are reached so, not by sockets.
     """
 
     internet: bool
     counts: bool
+    by_tcp: bool = False
+
+    @property
+    def sees_groups(self) -> bool:
+        """Whether the groups of containers are in sight and known to be theirs."""
+        return self.counts and not self.by_tcp
+
+    @property
+    def networks(self) -> frozenset[str]:
+        """What kinds there are for boxes. Who must be reached by TCP cannot have none."""
+        kinds = {"internet"} if self.internet else set()
+        return frozenset(kinds if self.by_tcp else kinds | {"none"})
 
 
 def capabilities_of(info: Info, surroundings: Surroundings) -> Capabilities:
     """What boxes can have on this engine."""
-    networks = {"none", "internet"} if surroundings.internet else {"none"}
     return Capabilities(
         limits={
             "cpu": _held(info, "CpuCfsQuota", "CPUCfsQuota"),
@@ -39,13 +50,13 @@ def capabilities_of(info: Info, surroundings: Surroundings) -> Capabilities:
             "pids": _held(info, "PidsLimit"),
             "disk": LimitKind.WATCHED,
         },
-        networks=frozenset(networks),
+        networks=surroundings.networks,
         runtimes=frozenset(_runtimes(info)),
         images="an image reference",
         most=_whole_machine(info),
         other_users=True,
         gpu=has_gpu(info),
-        oom_evidence=surroundings.counts,
+        oom_evidence=surroundings.sees_groups,
         notes=tuple(_notes(info, surroundings)),
     )
 
@@ -113,7 +124,10 @@ def _notes(info: Info, surroundings: Surroundings) -> list[str]:
         notes.append("the engine holds no limit on memory: give it the memory control group")
     if not info.get("SwapLimit") and str(info.get("CgroupVersion")) == "1":
         notes.append("swap counts beside the memory limit: boot with swapaccount=1")
-    if not surroundings.counts:
+    if surroundings.by_tcp:
+        notes.append('guests are reached by TCP, so no sandbox can have `network = "none"`: ')
+        notes[-1] += "run the daemon beside its engine"
+    if not surroundings.sees_groups:
         notes.append("the containers' control groups are out of sight: an out-of-memory kill of a")
         notes[-1] += " whole sandbox is told as unknown"
     if not surroundings.internet:

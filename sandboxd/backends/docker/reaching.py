@@ -1,18 +1,32 @@
-"""The way to a guest from here: today its socket, in the directory that a box shares with us."""
+"""The way to a guest on this machine: its socket, in the directory that a box shares with us."""
 
 from __future__ import annotations
+
+import os
+from pathlib import Path
 
 import anyio
 from anyio import to_thread
 from anyio.abc import ByteStream
 
 from sandboxd.backends.deaths import forged
+from sandboxd.backends.docker.host_paths import HostPaths
 from sandboxd.backends.docker.living import LivingBox
 from sandboxd.backends.docker.places import Places
+from sandboxd.backends.docker.reach import Door, Facts, Hold
+from sandboxd.backends.docker.records import BoxRecord, Whereabouts
 from sandboxd.backends.protocol import Death
 from sandboxd.errors import SandboxdError
+from sandboxd.guest.inside import GUEST_INSIDE, SHARED_INSIDE, SOCKET_INSIDE
 from sandboxd.guest.proven import NotTheGuest, connect_guest, is_our_own, says_hello
-from sandboxd.kernel.processes import ProcessMark, mark_process, open_pidfd, pid_namespace
+from sandboxd.kernel.processes import (
+    ProcessMark,
+    has_ended,
+    mark_process,
+    open_pidfd,
+    pid_namespace,
+)
+from sandboxd.model.template import Mount
 from sandboxd.wire.codes import ErrorCode
 
 _UNREACHABLE_S = 2.0
@@ -23,19 +37,45 @@ _STEP_S = 0.002
 class SocketReach:
     """Guests that listen on a socket which the kernel proves to be theirs."""
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: Places, *, guest: Path, paths: HostPaths) -> None:
+        """guest: the executable as we see it. paths: how the engine sees ours."""
         self._places = places
+        self._guest = paths.to_host(guest)
+        self._paths = paths
 
-    async def mark(self, pid: int) -> tuple[ProcessMark, int]:
-        """The first process of a container that was just started, and a pidfd of it.
+    def door(self, box_id: str) -> Door:
+        """On a socket in the box's own directory."""
+        shared = self._paths.to_host(self._places.shared(box_id))
+        return Door(
+            arguments=("--socket", SOCKET_INSIDE),
+            mounts=(
+                Mount(source=self._guest, target=GUEST_INSIDE),
+                Mount(source=shared, target=SHARED_INSIDE, read_only=False),
+            ),
+        )
 
-        Raises `start_failed` if it ended already.
-        """
-        return await to_thread.run_sync(_mark, pid)
+    async def furnish(self, box_id: str, container_id: str) -> None:
+        """All that it needs is bound into it."""
 
-    async def wait_for_guest(self, box_id: str, pid: int) -> None:
+    async def where(self, facts: Facts) -> Whereabouts:
+        """Its first process."""
+        pid = int(facts["State"]["Pid"])
+        return Whereabouts(process=await to_thread.run_sync(_mark, pid) if pid else None)
+
+    async def hold(self, record: BoxRecord) -> Hold | None:
+        """By a pidfd of its first process."""
+        pidfd = open_pidfd(record.process) if record.process else None
+        if pidfd is None:
+            return None
+        if has_ended(pidfd):
+            os.close(pidfd)
+            return None
+        return Hold(pidfd)
+
+    async def wait_for_guest(self, record: BoxRecord) -> None:
         """Until the guest answers; the deadline is the caller's. Raises `start_failed`."""
-        path = self._places.socket(box_id)
+        path = self._places.socket(record.box_id)
+        pid = record.process.pid if record.process else 0
         try:
             # To look for the socket costs a tenth of an attempt to connect.
             while not path.exists() or not await says_hello(path, pid):
@@ -73,12 +113,8 @@ class SocketReach:
                 raise lost(box.death) from error
 
 
-def _mark(pid: int) -> tuple[ProcessMark, int]:
-    mark = mark_process(pid, pid_ns=pid_namespace(pid) or 0) if pid else None
-    pidfd = open_pidfd(mark) if mark else None
-    if mark is None or pidfd is None:
-        raise ended_early()
-    return mark, pidfd
+def _mark(pid: int) -> ProcessMark | None:
+    return mark_process(pid, pid_ns=pid_namespace(pid) or 0)
 
 
 async def _end(box: LivingBox, verdict: Death) -> None:

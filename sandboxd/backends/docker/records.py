@@ -13,18 +13,40 @@ NAME = "docker"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GuestAddress:
+    """Where a guest listens by TCP. started_at: when its container was, in the engine's words."""
+
+    host: str
+    port: int
+    started_at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whereabouts:
+    """Where the guest of a container is: its process, or its address; neither: it has ended."""
+
+    process: ProcessMark | None = None
+    address: GuestAddress | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BoxRecord:
-    """What is known of a box. process: its first one; None where the engine's are out of sight."""
+    """What is known of a box.
+
+    process: its first one; None where the engine's are out of sight. address: of its guest, where
+    that is reached by TCP.
+    """
 
     box_id: str
     container_id: str
     memory_limit_bytes: int
     disk_limit_bytes: int
     process: ProcessMark | None
+    address: GuestAddress | None = None
 
 
 def record_of_container(
-    box_id: str, container_id: str, labels: Mapping[str, str], process: ProcessMark | None
+    box_id: str, container_id: str, labels: Mapping[str, str], where: Whereabouts
 ) -> BoxRecord:
     """From what the engine says of a container of ours."""
     memory, disk = limits_of(labels)
@@ -33,7 +55,8 @@ def record_of_container(
         container_id=container_id,
         memory_limit_bytes=memory,
         disk_limit_bytes=disk,
-        process=process,
+        process=where.process,
+        address=where.address,
     )
 
 
@@ -51,6 +74,12 @@ def reference(record: BoxRecord) -> BoxRef:
             "pid_ns": mark.pid_ns,
             "boot_id": mark.boot_id,
         }
+    if (address := record.address) is not None:
+        details |= {
+            "host": address.host,
+            "port": address.port,
+            "started_at": address.started_at,
+        }
     return BoxRef(backend=NAME, box_id=record.box_id, details=details)
 
 
@@ -63,6 +92,7 @@ def record_of_reference(ref: BoxRef) -> BoxRecord:
         memory_limit_bytes=_number(details.get("memory_limit_bytes"), 0),
         disk_limit_bytes=_number(details.get("disk_limit_bytes"), 1 << 62),
         process=_mark(details),
+        address=_address(details),
     )
 
 
@@ -77,6 +107,17 @@ def _mark(details: Mapping[str, str | int]) -> ProcessMark | None:
             start_ticks=int(details["start_ticks"]),
             pid_ns=int(details["pid_ns"]),
             boot_id=str(details["boot_id"]),
+        )
+    except (KeyError, ValueError):
+        return None
+
+
+def _address(details: Mapping[str, str | int]) -> GuestAddress | None:
+    try:
+        return GuestAddress(
+            host=str(details["host"]),
+            port=int(details["port"]),
+            started_at=str(details["started_at"]),
         )
     except (KeyError, ValueError):
         return None

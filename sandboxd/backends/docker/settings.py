@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -21,11 +21,11 @@ class DockerSettings:
     run_dir: the short directory of sockets; None chooses one by user and installation.
     host: the engine's address; empty: DOCKER_HOST, else the usual socket.
     guest: how guests are reached; `auto` decides by where the engine is.
-    starting: containers that start at once; 0: as many as there are cores, at least 2.
+    starting: containers that start at once; 0: one more than there are cores.
     ready_timeout_s: for a guest to answer. disk_every_s: between two readings of what boxes wrote.
     network: the engine's network of boxes that may reach the internet; empty: one of our own.
     images: None for all defaults. allow_images: patterns of what callers may name beside the
-    images of templates.
+    images of templates. secret: for the tokens of guests that are reached by TCP.
     """
 
     state_dir: Path
@@ -39,6 +39,7 @@ class DockerSettings:
     network: str = ""
     images: ImageSettings | None = None
     allow_images: tuple[str, ...] = ()
+    secret: bytes = field(default=b"", repr=False)
 
     def __post_init__(self) -> None:
         """Refuse a name that could leave the directories made after it."""

@@ -68,8 +68,9 @@ class EventWatch:
             pause = min(pause * 2, _LONGEST_PAUSE_S)
 
     async def _hear(self) -> None:
-        """One stream to its end."""
+        """One stream to its end. Raises as engine calls do."""
         stream = _Stream(self._engine.api, self._filters)
+        failure: Exception | None = None
         async with anyio.create_task_group() as tasks:
 
             def opened() -> None:
@@ -82,10 +83,14 @@ class EventWatch:
                     limiter=self._limiter,
                     abandon_on_cancel=True,
                 )
+            except (SandboxdError, EngineRefused) as error:
+                failure = error  # which the group would wrap
             finally:
                 self._flows = False
                 stream.close()
             tasks.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
 
     def _take(self, event: _Event) -> None:
         """Note one event."""

@@ -211,6 +211,7 @@ def _capabilities(stage: Stage, cgroups: Cgroups, host: Root, *, can_overlay: bo
             "disk": LimitKind.WATCHED,
         },
         networks=frozenset({"none"}),
+        way_out=True,
         images='"host", or the absolute path of an unpacked root',
         other_users=stage.first_id is not None,
         oom_evidence=grouped,

@@ -68,10 +68,9 @@ async def test_an_unknown_image_is_the_tasks_fault_and_leaves_nothing(
 
 
 async def test_a_network_that_it_has_not_is_refused(backend: Backend, spec: BoxSpec) -> None:
-    missing = {"internet", "allow"} - backend.capabilities().networks
-    for kind in missing:
-        network = Network(kind="internet" if kind == "internet" else "allow")
-        await refuses(backend, replace(spec, network=network))
+    for network in (Network(kind="none"), Network(kind="internet"), Network(kind="allow")):
+        if network.kind not in backend.capabilities().networks:
+            await refuses(backend, replace(spec, network=network))
 
 
 async def test_a_runtime_and_a_gpu_that_it_has_not_are_refused(

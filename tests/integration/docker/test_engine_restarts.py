@@ -110,7 +110,7 @@ async def test_boxes_outlive_an_engine_that_restores_them(keeping: TestEngine, h
             # And what becomes of them from now on is heard again.
             async with backend.watch() as deaths:
                 client = keeping.client()
-                await to_thread.run_sync(client.kill, boxes[0].details["container"])
+                await to_thread.run_sync(client.kill, str(boxes[0].details["container"]))
                 client.close()
                 death = await anext(deaths)
             assert (death.box_id, death.fault) == (boxes[0].box_id, Fault.UNKNOWN)

@@ -49,3 +49,49 @@ def test_a_counter_alone_is_no_oom() -> None:
     death = judge(Evidence(box_id="b", exit_code=2, oom_kills=1, words="panic: …"))
     assert (death.reason, death.mask) == (EndReason.DIED, True)
     assert "panic" in death.detail
+
+
+def test_an_image_whose_own_user_is_not_in_it_is_the_tasks_fault() -> None:
+    death = judge(Evidence(box_id="b", exit_code=67, words='there is no user "app"'))
+    assert (death.fault, death.mask) == (Fault.TASK, True)
+    assert 'there is no user "app"' in death.detail
+
+
+def test_an_engine_that_broke_is_the_cause_whatever_the_counters_say() -> None:
+    death = judge(
+        Evidence(
+            box_id="box",
+            exit_code=137,
+            oom_kills=3,
+            memory_peak_bytes=100,
+            memory_limit_bytes=100,
+            asked_signals=(9,),
+            engine_broke=True,
+        )
+    )
+    assert (death.reason, death.fault, death.mask) == (EndReason.NODE_LOST, Fault.INFRA, True)
+
+
+def test_a_kill_that_somebody_asked_for_is_no_out_of_memory() -> None:
+    death = judge(
+        Evidence(
+            box_id="box",
+            exit_code=137,
+            oom_kills=1,
+            memory_peak_bytes=100,
+            memory_limit_bytes=100,
+            asked_signals=(15, 9),
+        )
+    )
+    assert (death.reason, death.fault, death.mask) == (EndReason.DIED, Fault.UNKNOWN, True)
+    assert "signal 9" in death.detail
+
+
+def test_a_guest_that_ended_by_itself_is_believed_beside_a_broken_engine() -> None:
+    death = judge(Evidence(box_id="box", exit_code=71, engine_broke=True, was_removed=True))
+    assert death.reason is EndReason.EXPIRED
+
+
+def test_a_harmless_signal_long_ago_explains_no_crash() -> None:
+    death = judge(Evidence(box_id="box", exit_code=128 + 11, asked_signals=(10,)))
+    assert (death.fault, death.mask) == (Fault.AGENT, False)

@@ -27,7 +27,6 @@ log = structlog.get_logger(__name__)
 
 _TIDY_EVERY_S = 3600.0
 _LAST_SAVE_S = 2.0
-_LOOKS = 4  # at once
 
 
 class DockerImages:
@@ -38,7 +37,7 @@ class DockerImages:
     ) -> None:
         self._settings = settings
         self._clock = clock
-        self._shelf = Shelf(engine.lane(_LOOKS), installation=settings.installation)
+        self._shelf = Shelf(engine, installation=settings.installation)
         self._ledger = Ledger(settings.directory / "images.json")
         self._pulls = Pulls(engine, settings, tasks, before=self._shelf.ids, arrived=self._arrived)
         self._makes: Counter[str] = Counter()  # by image id: makes under way
@@ -81,6 +80,7 @@ class DockerImages:
         while facts.image_id in self._dropping:
             await self._dropping[facts.image_id].wait()
             facts = await self.ensure(reference, pull=pull)
+        self._ledger.used(facts.image_id, at=self._clock.now())
         self._makes[facts.image_id] += 1
         try:
             yield facts
@@ -119,8 +119,9 @@ class DockerImages:
         pulled or named. Raises `backend_unavailable`.
         """
         async with self._tidying:
+            known = self._ledger.entries()  # before we look: what comes meanwhile is not gone
             shelf = {image.image_id: image for image in await self._shelf.images()}
-            for entry in self._ledger.entries():
+            for entry in known:
                 if entry.image_id not in shelf:
                     self._ledger.forget(entry.image_id)
             over = await self._over_budget(shelf)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import anyio
 
 _FIRST_PAUSE_S = 2.0
-_LONGEST_PAUSE_S = 60.0
+_DOUBLINGS = 5  # of that
 
 
 @dataclass(slots=True, eq=False)
@@ -32,7 +32,7 @@ class Lane:
 
         asked_s: what it asked for itself, which is kept to, however long.
         """
-        pause = min(_FIRST_PAUSE_S * 2**self.refusals, _LONGEST_PAUSE_S)
+        pause = _FIRST_PAUSE_S * 2 ** min(self.refusals, _DOUBLINGS)
         pause = pause * random.uniform(0.75, 1.25) if asked_s is None else asked_s  # noqa: S311
         self.refusals += 1
         self.quiet_until = max(self.quiet_until, anyio.current_time() + pause)

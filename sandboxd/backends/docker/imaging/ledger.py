@@ -24,15 +24,16 @@ _VERSION = 1
 
 @dataclass(slots=True)
 class Entry:
-    """An image, by its id. names: by which our boxes asked for it. used_at: in Unix seconds.
+    """An image, by its id. names: by which it was asked for. pulled: to this engine, by us.
 
-    pulled: whether it came to this engine by a pull of ours.
+    asked_at: when it was last asked for, in Unix seconds; used_at: for a box.
     """
 
     image_id: str
     names: list[str]
     pulled: bool
-    used_at: float
+    asked_at: float
+    used_at: float | None = None
 
 
 class Ledger:
@@ -62,25 +63,32 @@ class Ledger:
                 log.warning("image.ledger_not_written", path=str(self._path), error=str(error))
 
     def entries(self) -> list[Entry]:
-        """All of them, the longest unused first."""
-        return sorted(self._entries.values(), key=lambda entry: entry.used_at)
+        """All of them, those first that nobody asked for the longest."""
+        return sorted(self._entries.values(), key=lambda entry: entry.asked_at)
 
     def get(self, image_id: str) -> Entry | None:
         """One of them."""
         return self._entries.get(image_id)
 
     def note(self, image_id: str, name: str, *, at: float, pulled: bool = False) -> None:
-        """An image is used under a name, or was pulled."""
+        """An image is asked for under a name, or was pulled."""
         entry = self._entries.setdefault(image_id, Entry(image_id, [], pulled, at))
         entry.pulled = entry.pulled or pulled
-        entry.used_at = max(entry.used_at, at)
-        if name not in entry.names:
-            entry.names.append(name)
-        for other in self._entries.values():  # a name stands for one image
-            if other is not entry and name in other.names:
-                other.names.remove(name)
+        entry.asked_at = max(entry.asked_at, at)
         self._changed = True
+        if name in entry.names:
+            return
+        for other in self._entries.values():  # a name stands for one image
+            if name in other.names:
+                other.names.remove(name)
+        entry.names.append(name)
         self._forget_oldest()
+
+    def used(self, image_id: str, *, at: float) -> None:
+        """A box is made of an image."""
+        if entry := self._entries.get(image_id):
+            entry.used_at = at
+            self._changed = True
 
     def forget(self, image_id: str) -> None:
         """An image is gone."""
@@ -88,7 +96,7 @@ class Ledger:
 
     def _forget_oldest(self) -> None:
         if len(self._entries) > _MAX_ENTRIES:
-            self.forget(min(self._entries.values(), key=lambda entry: entry.used_at).image_id)
+            self.forget(min(self._entries.values(), key=lambda entry: entry.asked_at).image_id)
 
 
 def _read(path: Path) -> dict[str, Entry]:
@@ -108,7 +116,8 @@ def _entry(item: dict[str, Any]) -> Entry:
         image_id=str(item["image_id"]),
         names=[str(name) for name in item["names"]],
         pulled=item["pulled"] is True,
-        used_at=float(item["used_at"]),
+        asked_at=float(item["asked_at"]),
+        used_at=None if item["used_at"] is None else float(item["used_at"]),
     )
 
 

@@ -1,26 +1,28 @@
-"""One pull: the engine's stream of progress, read in a thread, to its end or its error."""
+"""One pull: the engine's stream of progress, to its end or its error."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable
+from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
+from urllib.parse import urlencode
 
-import requests
-import urllib3
-from anyio import CapacityLimiter, to_thread
-from docker import APIClient
+import anyio
 
-from sandboxd.backends.docker.engine import unavailable
+from sandboxd.backends.docker.engine import Engine, unavailable
+from sandboxd.backends.docker.imaging.dialing import dial
 from sandboxd.backends.docker.imaging.verdicts import Cause
 from sandboxd.model.image import ImageName
+from sandboxd.wire.http1 import AsyncConnection, AsyncResponse, ConnectionLost, Headers
 
-_CONNECT_S = 10.0
+T = TypeVar("T")
+
 _MAX_WORDS = 1000
 _MAX_LAYERS = 1000
 _MAX_LINE_BYTES = 1 << 20
+_OK = 200
 
 
 class PullFailed(Exception):
@@ -34,10 +36,10 @@ class PullFailed(Exception):
 
 @dataclass(slots=True)
 class Progress:
-    """How far a pull is. Written by the reading thread, read by anybody; each value is whole."""
+    """How far a pull is, in bytes by layer."""
 
     status: str = ""
-    done_bytes: dict[str, int] = field(default_factory=dict)  # by layer
+    done_bytes: dict[str, int] = field(default_factory=dict)
     all_bytes: dict[str, int] = field(default_factory=dict)
 
     def take(self, event: dict[str, Any]) -> None:
@@ -50,84 +52,70 @@ class Progress:
             self.done_bytes[layer] = int(detail.get("current", 0))
 
     def __str__(self) -> str:
-        done, whole = sum(self.done_bytes.copy().values()), sum(self.all_bytes.copy().values())
+        done, whole = sum(self.done_bytes.values()), sum(self.all_bytes.values())
         return f"{self.status or 'asking'}, {done >> 20} of {whole >> 20} MiB"
 
 
 class Pull:
-    """One pull. `stop` may be called from another thread than `read`."""
+    """One pull. auth: the encoded header, or empty. stall_s: between two events, at most."""
 
-    def __init__(self, api: APIClient, name: ImageName, *, auth: str, stall_s: float) -> None:
-        """auth: the encoded header, or empty. stall_s: between two events."""
+    def __init__(self, engine: Engine, name: ImageName, *, auth: str, stall_s: float) -> None:
         self.progress = Progress()
-        self._api = api
+        self._engine = engine
         self._name = name
         self._auth = auth
         self._stall_s = stall_s
-        self._body: urllib3.HTTPResponse | None = None
-        self._stopped = False
 
-    def read(self) -> None:
-        """Pull, to the end. Blocking.
+    async def run(self) -> None:
+        """Pull, to the end. Cancelled: the engine ends a pull that nobody reads.
 
         Raises PullFailed, and `backend_unavailable` where the engine goes away.
         """
+        connection = await dial(self._engine)
         try:
-            with self._begin() as response:
-                if not response.ok:
-                    raise PullFailed(_message(response))
-                for event in _events(response):
-                    if self._stopped:
-                        return
+            async with aclosing(self._events(await self._begin(connection))) as events:
+                async for event in events:
                     if words := _error(event):
                         raise PullFailed(words)
                     self.progress.take(event)
-        except requests.RequestException as error:
-            if _timed_out(error):
-                words = f"nothing new for {self._stall_s:g} s: {self.progress}"
-                raise PullFailed(words, Cause.STALLED) from error
+        except ConnectionLost as error:
             raise unavailable(error) from error
+        finally:
+            await connection.aclose()
 
-    def stop(self) -> None:
-        """Give up: the engine ends a pull that nobody reads. Does nothing once it has ended."""
-        self._stopped = True
-        if self._body is not None:
-            with suppress(ValueError, RuntimeError, OSError):  # it has ended already
-                self._body.shutdown()
-
-    def _begin(self) -> requests.Response:
-        # The SDK's own call waits for ever between two events, and cannot be stopped.
-        api, name = self._api, self._name
-        response = api.post(
-            f"{api.base_url}/v{api.api_version}/images/create",
-            params={"fromImage": name.repository, "tag": name.digest or name.tag},
-            headers={"X-Registry-Auth": self._auth} if self._auth else {},
-            stream=True,
-            timeout=(_CONNECT_S, self._stall_s),
-        )
-        self._body = response.raw
-        if self._stopped:
-            self.stop()
+    async def _begin(self, connection: AsyncConnection) -> AsyncResponse:
+        name = self._name
+        query = urlencode({"fromImage": name.repository, "tag": name.digest or name.tag})
+        headers: Headers = [(b"host", b"engine"), (b"connection", b"close")]
+        if self._auth:
+            headers.append((b"x-registry-auth", self._auth.encode()))
+        target = f"/v{self._engine.api.api_version}/images/create?{query}"
+        response = await self._patiently(connection.request("POST", target, headers))
+        if response.status != _OK:
+            body = await self._patiently(response.read(limit=_MAX_LINE_BYTES))
+            raise PullFailed(_message(body))
         return response
 
+    async def _events(self, response: AsyncResponse) -> AsyncGenerator[dict[str, Any]]:
+        """What the engine says, an object a line; what is none of that is passed over."""
+        rest = b""
+        while piece := await self._patiently(response.next_chunk()):
+            *lines, rest = (rest + piece).split(b"\n")
+            rest = rest[:_MAX_LINE_BYTES]
+            for line in lines:
+                if (event := _object(line)) is not None:
+                    yield event
+        if (event := _object(rest)) is not None:
+            yield event
 
-async def pull(one: Pull, limiter: CapacityLimiter) -> None:
-    """Read a pull to its end. Raises as `Pull.read`. Cancelled: the engine stops it."""
-    try:
-        await to_thread.run_sync(one.read, limiter=limiter, abandon_on_cancel=True)
-    finally:
-        one.stop()
-
-
-def _events(response: requests.Response) -> Iterator[dict[str, Any]]:
-    """What the engine says, an object a line; what is none of that is passed over."""
-    rest = b""
-    for piece in response.iter_content(chunk_size=None):
-        *lines, rest = (rest + piece).split(b"\n")
-        rest = rest[:_MAX_LINE_BYTES]
-        yield from (event for line in lines if (event := _object(line)) is not None)
-    if (event := _object(rest)) is not None:
-        yield event
+    async def _patiently(self, step: Awaitable[T]) -> T:
+        """One step, unless it shows no progress for too long."""
+        try:
+            with anyio.fail_after(self._stall_s):
+                return await step
+        except TimeoutError as error:
+            words = f"nothing new for {self._stall_s:g} s: {self.progress}"
+            raise PullFailed(words, Cause.STALLED) from error
 
 
 def _object(line: bytes) -> dict[str, Any] | None:
@@ -144,15 +132,7 @@ def _error(event: dict[str, Any]) -> str:
     return str(words or event.get("error") or "")[:_MAX_WORDS].strip()
 
 
-def _message(response: requests.Response) -> str:
-    event = _object(response.content)
-    words = event.get("message", "") if event is not None else response.text
-    return str(words)[:_MAX_WORDS].strip() or f"the engine said {response.status_code}"
-
-
-def _timed_out(error: requests.RequestException) -> bool:
-    """Whether a wait for the next event passed; inside a body it comes wrapped."""
-    if isinstance(error, requests.Timeout):
-        return True
-    cause = error.args[0] if error.args else None
-    return isinstance(cause, urllib3.exceptions.ReadTimeoutError)
+def _message(body: bytes) -> str:
+    event = _object(body)
+    words = body.decode(errors="replace") if event is None else str(event.get("message", ""))
+    return words[:_MAX_WORDS].strip() or "the engine gave no reason"

@@ -15,7 +15,7 @@ from sandboxd.backends.docker.engine import Engine
 from sandboxd.backends.docker.imaging.credentials import auth_header
 from sandboxd.backends.docker.imaging.lanes import Lane, Lanes
 from sandboxd.backends.docker.imaging.nouns import ImageSettings
-from sandboxd.backends.docker.imaging.pulling import Pull, PullFailed, pull
+from sandboxd.backends.docker.imaging.pulling import Pull, PullFailed
 from sandboxd.backends.docker.imaging.verdicts import Cause, cause_of, pull_failed, retry_after_s
 from sandboxd.errors import SandboxdError
 from sandboxd.model.image import ImageName
@@ -23,7 +23,7 @@ from sandboxd.wire.codes import ErrorCode
 
 log = structlog.get_logger(__name__)
 
-_THREADS = 8  # pulls at once, over all registries
+_AT_ONCE = 16  # over all registries
 _TELL_EVERY_S = 10.0
 _PATIENCE_S = 120.0  # with a registry that wants fewer requests
 _CREDENTIALS_S = 30.0  # a credential helper is a program that may hang
@@ -58,7 +58,7 @@ class Pulls:
         self._before = before
         self._arrived = arrived
         self._lanes = Lanes(wide=settings.pulls_per_registry)
-        self._limiter = CapacityLimiter(_THREADS)
+        self._limiter = CapacityLimiter(_AT_ONCE)
         self._errands: dict[ImageName, _Errand] = {}
         self._failures: OrderedDict[ImageName, str] = OrderedDict()
 
@@ -98,9 +98,7 @@ class Pulls:
             ErrorCode.BACKEND_UNAVAILABLE, f"the pull of {name} was cut short: the daemon stops"
         )
         try:
-            before = await self._before()
-            await self._pull(name, errand)
-            await self._arrived(name, before)
+            await self._arrived(name, await self._pull(name, errand))
             errand.error = None
             self.forgive(name)
         except SandboxdError as error:
@@ -117,13 +115,16 @@ class Pulls:
             self._failures.popitem(last=False)
         log.warning("image.pull_failed", image=str(name), fault=error.fault, error=error.detail)
 
-    async def _pull(self, name: ImageName, errand: _Errand) -> None:
+    async def _pull(self, name: ImageName, errand: _Errand) -> set[str]:
+        """Says which ids were here before."""
         began = anyio.current_time()
         async with self._lanes.on(name.registry) as lane:
+            before = await self._before()
             give_up = anyio.current_time() + _PATIENCE_S
             while not await self._try(name, errand, lane, give_up):
                 pass
         log.info("image.pulled", image=str(name), took_s=round(anyio.current_time() - began, 1))
+        return before
 
     async def _try(self, name: ImageName, errand: _Errand, lane: Lane, give_up: float) -> bool:
         """One pull; False: again, once the lane is no longer quiet."""
@@ -151,12 +152,13 @@ class Pulls:
 
     async def _once(self, name: ImageName, errand: _Errand) -> None:
         auth = await self._auth(name)
-        one = errand.pull = Pull(self._engine.api, name, auth=auth, stall_s=self._settings.stall_s)
+        one = errand.pull = Pull(self._engine, name, auth=auth, stall_s=self._settings.stall_s)
         failure: PullFailed | SandboxdError | None = None
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_tell, name, one, name=f"progress of {name}")
             try:
-                await pull(one, self._limiter)
+                async with self._limiter:
+                    await one.run()
             except (PullFailed, SandboxdError) as error:  # a group would wrap it
                 failure = error
             tasks.cancel_scope.cancel()

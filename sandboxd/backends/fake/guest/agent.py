@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, ClassVar
 
 import anyio
-from anyio.abc import TaskGroup
+from anyio.abc import ByteStream, TaskGroup
 
 from sandboxd.backends.fake.guest.attach import Attached
 from sandboxd.backends.fake.guest.execs import Exec, Execs, check_signal, deliver
@@ -17,13 +17,16 @@ from sandboxd.backends.fake.guest.server import Reply, Request, json_reply
 from sandboxd.backends.fake.guest.shells import Shells
 from sandboxd.backends.fake.guest.surroundings import Surroundings, check_command
 from sandboxd.backends.fake.guest.tree import FileTree
+from sandboxd.backends.fake.loopback import Listeners, Loopback, join_streams
+from sandboxd.backends.fake.loopback import programs as loopback_programs
+from sandboxd.backends.fake.terminal import Terminal, read_size
 from sandboxd.model.ids import is_caller_id, new_id
 
 _MAX_READ_BYTES = 1 << 20
 
 
 class FakeGuest:
-    """Answers the calls of the guest protocol, number 1."""
+    """Answers the calls of the guest protocol, number 2."""
 
     def __init__(
         self,
@@ -37,7 +40,10 @@ class FakeGuest:
         self.boot_id = new_id("boot")
         self.lease_id = ""
         self._setting_up = self._ready = False
-        self._surroundings = Surroundings(files, programs)
+        self._loopback = Loopback()
+        self._listeners = Listeners(self._loopback)
+        net = loopback_programs(self._loopback)
+        self._surroundings = Surroundings(files, {**net, **programs})
         self._execs = Execs(group, wall=wall)
         self._shells = Shells(self._execs, self._surroundings)
         self._file_calls = FileCalls(files)
@@ -81,8 +87,8 @@ class FakeGuest:
         now, running = anyio.current_time(), self._execs.running()
         return json_reply(
             {
-                "protocol": 1,
-                "protocols": [1],
+                "protocol": 2,
+                "protocols": [1, 2],
                 "version": "fake",
                 "boot_id": self.boot_id,
                 "lease_id": self.lease_id,
@@ -212,13 +218,40 @@ class FakeGuest:
 
     async def _attach(self, request: Request) -> Reply:
         command, query = self._execs.get(request.parts[1]), request.query
-        if request.headers.get("upgrade") != "sandbox-frames":
-            raise Refusal("bad_request", "`Upgrade: sandbox-frames` is missing")
+        _check_upgrade(request, "sandbox-frames")
         offsets = None
         if "stdout" in query or "stderr" in query:
             offsets = {name: int(request.number(name, 0)) for name in ("stdout", "stderr")}
         after = int(request.number("after", 0)) if "after" in query else None
-        return Reply(101, upgraded=Attached(command, after=after, offsets=offsets).serve)
+        attached = Attached(command, after=after, offsets=offsets)
+        return Reply(101, headers=[("upgrade", "sandbox-frames")], upgraded=attached.serve)
+
+    async def _resize(self, request: Request) -> Reply:
+        size = read_size(await request.json())
+        command = self._execs.get(request.parts[1])
+        if command.outcome is not None:
+            raise Refusal("gone", "the command ended")
+        if not isinstance(command.stdin, Terminal):
+            raise Refusal("conflict", "the command has no terminal")
+        command.stdin.size = size
+        return json_reply({})
+
+    async def _open_port(self, request: Request) -> Reply:
+        _check_upgrade(request, "sandbox-bytes")
+        if not request.parts[1].isdecimal() or not 1 <= int(request.parts[1]) <= 65535:
+            raise Refusal("bad_request", "a port is a number from 1 to 65535")
+        return _bytes_reply(self._loopback.connect(int(request.parts[1])))
+
+    async def _set_listeners(self, request: Request) -> Reply:
+        said = (await request.json()).get("listeners")
+        return json_reply({"listeners": self._listeners.set(said)})
+
+    async def _accept(self, request: Request) -> Reply:
+        _check_upgrade(request, "sandbox-bytes")
+        name, inside = await self._listeners.take()
+        return _bytes_reply(
+            inside, ("x-listener", name), lost=lambda: self._listeners.offer(name, inside)
+        )
 
     async def _open_shell(self, request: Request) -> Reply:
         order = await request.json()
@@ -255,6 +288,10 @@ class FakeGuest:
         ("POST", "execs", "*", "stdin"): _stdin,
         ("POST", "execs", "*", "signal"): _signal,
         ("GET", "execs", "*", "attach"): _attach,
+        ("POST", "execs", "*", "resize"): _resize,
+        ("GET", "ports", "*"): _open_port,
+        ("PUT", "listeners"): _set_listeners,
+        ("GET", "accept"): _accept,
         ("POST", "shells"): _open_shell,
         ("GET", "shells"): _list_shells,
         ("GET", "shells", "*"): _look_shell,
@@ -264,6 +301,23 @@ class FakeGuest:
 
 
 Call = Callable[[FakeGuest, Request], Awaitable[Reply]]
+
+
+def _check_upgrade(request: Request, name: str) -> None:
+    if request.headers.get("upgrade") != name:
+        raise Refusal("bad_request", f"`Upgrade: {name}` is missing")
+
+
+def _bytes_reply(
+    inside: ByteStream, *headers: tuple[str, str], lost: Callable[[], None] = lambda: None
+) -> Reply:
+    async def upgraded(outside: ByteStream, early: bytes) -> None:
+        await inside.send(early)
+        await join_streams(outside, inside)
+
+    return Reply(
+        101, headers=[("upgrade", "sandbox-bytes"), *headers], upgraded=upgraded, lost=lost
+    )
 
 
 def _check_ids(order: Mapping[str, Any]) -> None:

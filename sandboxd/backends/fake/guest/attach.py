@@ -12,6 +12,7 @@ from anyio.abc import ByteStream
 from sandboxd.backends.fake.guest.execs import Exec, check_signal, deliver
 from sandboxd.backends.fake.guest.journal import FIRST_SEQ, Piece, Reader
 from sandboxd.backends.fake.guest.refusals import Refusal
+from sandboxd.backends.fake.terminal import Terminal, read_size
 from sandboxd.wire.frames import FrameDecoder, FrameError, FrameKind, encode, encode_piece
 
 _KINDS = {"stdout": FrameKind.STDOUT, "stderr": FrameKind.STDERR}
@@ -112,7 +113,7 @@ class Attached:
 
     async def _take(self, kind: FrameKind, payload: bytes) -> None:
         if kind is FrameKind.CONTROL:
-            deliver(self._command, check_signal(json.loads(payload).get("signal")))
+            self._take_control(json.loads(payload))
             return
         if self._command.stdin is None:
             return
@@ -121,6 +122,12 @@ class Attached:
             return
         with suppress(Refusal):  # the process has closed its input: what comes is thrown away
             await self._command.stdin.put(payload)
+
+    def _take_control(self, said: dict[str, Any]) -> None:
+        if "signal" in said:
+            deliver(self._command, check_signal(said["signal"]))
+        if "resize" in said and isinstance(self._command.stdin, Terminal):
+            self._command.stdin.size = read_size(said["resize"])
 
 
 def _control(said: dict[str, Any]) -> bytes:

@@ -15,6 +15,7 @@ from sandboxd.backends.fake.guest.process import Bytes, Died, Nothing, Source
 from sandboxd.backends.fake.guest.refusals import Refusal
 from sandboxd.backends.fake.guest.starting import CannotStart
 from sandboxd.backends.fake.guest.stdin import Stdin
+from sandboxd.backends.fake.terminal import Terminal
 
 MAX_KEPT_BYTES = 64 << 20
 MAX_RECORDS = 10_000
@@ -56,6 +57,7 @@ class Exec:
     shell_ended: bool = False
     interrupted: bool = False
     sent: str | None = None  # the signal that a caller sent and that ends it
+    typed: str | None = None  # the signal that a key of its terminal sent
     settled: anyio.Event = field(default_factory=anyio.Event)  # started, or could not be
     ended: anyio.Event = field(default_factory=anyio.Event)
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
@@ -83,6 +85,13 @@ class Exec:
         self.kill_descendants()
         return running
 
+    def interrupt(self) -> None:
+        """End it and its descendants, as the key of its terminal does."""
+        if self.outcome is None and self.sent is None:
+            self.typed = "INT"
+            self.scope.cancel()
+            self.kill_descendants()
+
     def kill_descendants(self) -> None:
         """End what lives beside the main process."""
         for scope in list(self.descendants):
@@ -91,6 +100,10 @@ class Exec:
     def source(self, order: Mapping[str, Any]) -> Source:
         """Its input, as the order has it."""
         first = base64.b64decode(order.get("stdin_b64") or "")
+        if order.get("tty") is not None:
+            show = JournalSink(self.journal, "stdout").write
+            self.stdin = Terminal(order, first, show=show, interrupt=self.interrupt)
+            return self.stdin
         if not order.get("stdin_open"):
             return Bytes(first) if first else Nothing()
         self.stdin = Stdin(first)
@@ -210,7 +223,8 @@ class Execs:
             outcome = await self._to_its_end(command, main)
         if command.scope.cancelled_caught:
             outcome = "timeout" if command.sent is None else "killed"
-            command.signal = command.sent or "KILL"
+            outcome = "signaled" if command.typed else outcome
+            command.signal = command.typed or command.sent or "KILL"
             command.kill_descendants()
         self.last_end = anyio.current_time()
         command.end(outcome, now=self.last_end)

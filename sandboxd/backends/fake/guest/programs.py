@@ -13,6 +13,7 @@ from sandboxd.backends.fake.guest.refusals import Refusal
 from sandboxd.backends.fake.guest.shell import sh
 from sandboxd.backends.fake.guest.starting import CannotStart, start
 from sandboxd.backends.fake.guest.tree import File
+from sandboxd.backends.fake.terminal import Terminal
 
 _BLOCK = 65536
 
@@ -104,6 +105,15 @@ async def printenv(process: Process) -> int:
 async def pwd(process: Process) -> int:
     """The directory."""
     await process.out(process.cwd + "\n")
+    return 0
+
+
+async def stty(process: Process) -> int:
+    """`stty size`: rows and columns of the terminal that it reads from."""
+    if not isinstance(process.stdin, Terminal):
+        await process.err("stty: 'standard input': Inappropriate ioctl for device\n")
+        return 1
+    await process.out("{} {}\n".format(*process.stdin.size))
     return 0
 
 
@@ -259,7 +269,7 @@ _ALL = {
     ":": true, "true": true, "false": false, "echo": echo, "printf": printf, "cat": cat,
     "sleep": sleep, "env": env, "printenv": printenv, "pwd": pwd, "head": head, "seq": seq,
     "yes": yes, "tee": tee, "sha256sum": sha256sum, "wc": wc, "ls": ls, "mkdir": mkdir, "rm": rm,
-    "ln": ln, "chmod": chmod, "test": test, "sh": sh, "bash": sh,
+    "ln": ln, "chmod": chmod, "test": test, "stty": stty, "sh": sh, "bash": sh,
 }  # fmt: skip
 
 PROGRAMS: dict[str, Program] = {name: _complaining(name, run) for name, run in _ALL.items()}

@@ -73,13 +73,15 @@ class Request:
 class Reply:
     """An answer. A body that is iterated goes out chunked unless `headers` give its length.
 
-    upgraded: takes the bare stream and the bytes that came early, after a 101.
+    upgraded: takes the bare stream and the bytes that came early, after a 101. lost: called
+    instead if its asker is gone by then.
     """
 
     status: int = 200
     body: bytes | Iterator[bytes] = b""
     headers: Headers = field(default_factory=list)
     upgraded: Upgraded | None = None
+    lost: Callable[[], None] = lambda: None
 
 
 def json_reply(said: object, *, status: int = 200) -> Reply:
@@ -113,7 +115,7 @@ class _Connection:
             body = Body(self._next_of_body)
             reply = await self._answered(answer, _request(event, body))
             if reply.upgraded is not None:
-                await self._upgrade(reply.upgraded)
+                await self._upgrade(reply, reply.upgraded)
                 return
             await self._send_reply(reply)
             # What is left of a body that was refused half-way must be read before the next request.
@@ -163,11 +165,15 @@ class _Connection:
                 await self._stream.send(self._h11.send(h11.Data(data=piece)) or b"")
         await self._stream.send(self._h11.send(h11.EndOfMessage()) or b"")
 
-    async def _upgrade(self, upgraded: Upgraded) -> None:
+    async def _upgrade(self, reply: Reply, upgraded: Upgraded) -> None:
         switching = h11.InformationalResponse(
-            status_code=101, headers=[("connection", "Upgrade"), ("upgrade", "sandbox-frames")]
+            status_code=101, headers=[("connection", "Upgrade"), *reply.headers]
         )
-        await self._stream.send(self._h11.send(switching) or b"")
+        try:
+            await self._stream.send(self._h11.send(switching) or b"")
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            reply.lost()
+            raise
         await upgraded(self._stream, bytes(self._h11.trailing_data[0]))
 
 

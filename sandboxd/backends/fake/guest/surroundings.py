@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from sandboxd.backends.fake.guest.execs import Exec, JournalSink
-from sandboxd.backends.fake.guest.process import Process, Program
+from sandboxd.backends.fake.guest.process import Process, Program, Sink
 from sandboxd.backends.fake.guest.refusals import Refusal
 from sandboxd.backends.fake.guest.starting import CannotStart, find
 from sandboxd.backends.fake.guest.tree import Directory, FileTree, absolute
+from sandboxd.backends.fake.terminal import Terminal, read_size
 
 # Directories of a tree in memory, not of this machine.
 _FOUND = ("bin", "etc", "home", "root", "tmp", "usr/bin", "var/tmp", "workspace")
@@ -64,13 +65,20 @@ class Surroundings:
         if order.get("user", "") not in _USERS:
             raise CannotStart("bad_user", f"there is no user {order['user']} here")
         self._next_pid += 1
+        stdin = command.source(order)
+        stdout: Sink = JournalSink(command.journal, "stdout")
+        stderr: Sink = JournalSink(command.journal, "stderr")
+        env = {**self.env, "PWD": cwd}
+        if isinstance(stdin, Terminal):
+            stdout = stderr = stdin
+            env.setdefault("TERM", "xterm-256color")
         return Process(
             argv=tuple(order.get("argv", ())),
-            env={**self.env, "PWD": cwd, **order.get("env", {})},
+            env={**env, **order.get("env", {})},
             cwd=cwd,
-            stdin=command.source(order),
-            stdout=JournalSink(command.journal, "stdout"),
-            stderr=JournalSink(command.journal, "stderr"),
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
             files=self.files,
             family=command,
             pid=self._next_pid,
@@ -118,5 +126,5 @@ def check_command(order: Mapping[str, Any]) -> None:
     if not argv[0] or any("\0" in text for text in [*argv, order.get("cwd", "")]):
         raise Refusal("bad_request", "`argv` or `cwd` holds a NUL, or names nothing")
     if order.get("tty") is not None:
-        raise Refusal("bad_request", "`tty` is for protocol 2")
+        read_size(order["tty"])
     check_env(order.get("env", {}))

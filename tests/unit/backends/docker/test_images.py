@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import anyio
@@ -38,7 +39,7 @@ WORDS = {
     Cause.PLATFORM: ["no matching manifest for linux/amd64 in the manifest list entries"],
     Cause.DENIED: [
         'Head "http://r.example/v2/x/manifests/latest": no basic auth credentials',
-        "pull access denied for x, repository does not exist or may require 'docker login': "
+        "pull access denied for x, repository does not exist or may require 'docker login'",
         "denied: requested access to the resource is denied",
         "unauthorized: authentication required",
     ],
@@ -111,14 +112,14 @@ async def test_a_refusing_registry_is_left_alone_for_longer_each_time_until_it_a
             pauses.append(lane.refused(None))
             await lane.quiet()
         assert 1.5 <= pauses[0] <= 2.5
-        assert all(later > sooner for sooner, later in zip(pauses[:4], pauses[1:5], strict=True))
-        assert max(pauses) <= 75
+        assert all(later > sooner for sooner, later in pairwise(pauses[:5]))
+        assert max(pauses) <= 80
         lane.answered()
         assert lane.refused(None) <= 2.5
     async with lanes.on("r.example") as lane:  # it is not forgotten while it must be quiet
         assert lane.quiet_until > anyio.current_time()
         asked = anyio.current_time()
-        assert lane.refused(300.0) == 300
+        assert lane.refused(300.0) == pytest.approx(300)
         await lane.quiet()
         assert anyio.current_time() - asked == pytest.approx(300)
 
@@ -166,7 +167,7 @@ async def test_a_name_that_moves_on_stands_for_its_new_image_alone(tmp_path: Pat
     ledger.note("old", "r.example/x:latest", at=1.0, pulled=True)
     ledger.note("new", "r.example/x:latest", at=2.0, pulled=True)
     ledger.note("new", "r.example/x:latest", at=1.5)
-    assert [(e.image_id, e.names, e.used_at) for e in ledger.entries()] == [
+    assert [(e.image_id, e.names, e.asked_at) for e in ledger.entries()] == [
         ("old", [], 1.0),
         ("new", ["r.example/x:latest"], 2.0),
     ]
@@ -180,6 +181,7 @@ async def test_the_ledger_is_kept_and_only_the_daemon_may_read_it(tmp_path: Path
     assert not place.exists()  # nothing was to be said
     ledger.note("one", "r.example/x:latest", at=1.0, pulled=True)
     ledger.note("two", "r.example/y:latest", at=2.0)
+    ledger.used("two", at=3.0)
     ledger.forget("three")
     await ledger.save()
     again = Ledger(place)
