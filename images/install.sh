@@ -45,7 +45,7 @@ sys.exit("python3" not in k().find_kernel_specs())'
 
 clean() { # nothing of the machine we were built on, nothing that only a package manager reads
   apt-get clean
-  rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/cache/debconf/*-old /var/cache/ldconfig/* /var/log/* /tmp/* /var/tmp/* /root/.cache
+  rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/cache/debconf/*-old /var/cache/ldconfig/* /var/log/* /tmp/* /var/tmp/* ~root/.cache
   rm -f /etc/apt/apt.conf.d/99setup /etc/machine-id /etc/.pwd.lock
   find /usr/share/doc -type f ! -name copyright -delete 2>/dev/null || true
   find /usr/share/doc -type l -delete 2>/dev/null || true

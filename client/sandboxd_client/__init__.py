@@ -57,6 +57,7 @@ from sandboxd_client.events import Ended, ExecEvent, Gap, Started, Stderr, Stdou
 from sandboxd_client.options import CommandOptions, FileContent, LeaseOptions
 from sandboxd_client.records import (
     FileInfo,
+    ForwardInfo,
     ImageInfo,
     LeaseEnd,
     PoolInfo,
@@ -100,6 +101,7 @@ __all__ = [
     "FileNotFound",
     "Files",
     "Forbidden",
+    "ForwardInfo",
     "Gap",
     "ImageInfo",
     "ImageUnavailable",

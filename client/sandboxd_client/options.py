@@ -43,12 +43,14 @@ class CommandOptions(TypedDict, total=False):
 class LeaseOptions(TypedDict, total=False):
     """What a lease may say beside its template.
 
-    image: instead of a template. resources, network, runtime: other than the template's make it a
-    cold lease. secrets: environment variables that are told to nobody. files: by path, bytes, text
-    or FileContent. timeout_s, idle_timeout_s: the two clocks. wait_timeout_s: how long to queue
-    (default 60), and the deadline of all tries. run_id, group_id, rollout_id, labels: to find it
-    by. idempotency_key: the same key gives the same sandbox; with a key of the caller's own a
-    cancelled lease is left in place, to be asked for again.
+    image: instead of a template. resources, runtime: other than the template's make it a cold
+    lease. network: "none", "internet" or {"allow": ["HOST:PORT", …]}. forwards: ports inside, each
+    to one address outside, as text or as {"url": …, "headers": {…}} whose headers are added
+    outside, where nobody inside sees them. secrets: environment variables that are told to nobody.
+    files: by path, bytes, text or FileContent. timeout_s, idle_timeout_s: the two clocks.
+    wait_timeout_s: how long to queue (default 60), and the deadline of all tries. run_id, group_id,
+    rollout_id, labels: to find it by. idempotency_key: the same key gives the same sandbox; with a
+    key of the caller's own a cancelled lease is left in place, to be asked for again.
     """
 
     image: str | None
@@ -59,6 +61,7 @@ class LeaseOptions(TypedDict, total=False):
     workdir: str | None
     user: str | None
     network: str | Mapping[str, Any] | None
+    forwards: Mapping[int, str | Mapping[str, Any]] | None
     runtime: str | None
     labels: Mapping[str, str] | None
     timeout_s: float | None

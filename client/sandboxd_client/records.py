@@ -51,7 +51,8 @@ class SandboxInfo(Record):
     """A sandbox and its lease. Points in time are Unix seconds.
 
     state: queued, making, leased, ending or ended. warm: it came from stock; else `cold_because`
-    names the fields that its template does not have. limits: by name `enforced`, `watched` or
+    names the fields that its template does not have. network: what it may reach; proxy: where
+    programs inside find the way there. limits: by name `enforced`, `watched` or
     `none`.
     """
 
@@ -77,6 +78,9 @@ class SandboxInfo(Record):
     lease_wait_s: float | None = None
     limits: Mapping[str, str] = field(default_factory=dict)
     endpoint: str | None = None
+    network: str | Mapping[str, Any] | None = None
+    proxy: str | None = None
+    forwards: Mapping[str, str] = field(default_factory=dict)
     end: LeaseEnd | None = None
     usage: Mapping[str, Any] = field(default_factory=dict)
 
@@ -93,6 +97,20 @@ class Readings(Record):
     disk_free_bytes: int | None = None
     load_1m: float | None = None
     execs_running: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardInfo(Record):
+    """A port inside that reaches one address outside.
+
+    header_names: of headers that are added outside. ready: false once the daemon lost their values
+    by being started anew: give the forward again.
+    """
+
+    port: int = 0
+    url: str = ""
+    header_names: list[str] = field(default_factory=list)
+    ready: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

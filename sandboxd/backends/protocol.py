@@ -47,8 +47,9 @@ class Capabilities:
 
     limits: Mapping[str, LimitKind]  # cpu, memory, pids, disk
     networks: frozenset[str]  # of "none", "internet", "allow": what a box itself may be on
-    # Whether what a box may reach can lead through its guest instead: then it may be any of them.
-    way_out: bool = False
+    # Of these, what a lease that asks for it gets: a network of its box's own, past the guest.
+    direct_networks: frozenset[str] = frozenset()
+    way_out: bool = False  # whether guests lead out: by a proxy, and by forwards
     runtimes: frozenset[str] = frozenset()
     images: str = ""  # what an `image` may be, in words
     # What a caller may name beside the images of templates: patterns of names (`*` for anything),
@@ -65,14 +66,10 @@ class Capabilities:
     notes: tuple[str, ...] = ()  # each gap with its mend, for `doctor`
 
     @property
-    def direct_networks(self) -> frozenset[str]:
-        """The networks that a box is on by itself, without the guest's help."""
-        return self.networks - {"none"}
-
-    @property
     def all_networks(self) -> frozenset[str]:
-        """What a lease may ask for."""
-        return frozenset({"none", "internet", "allow"}) if self.way_out else self.networks
+        """What a lease may ask for: where a box can be on no network, its guest gives the rest."""
+        led = {"internet", "allow"} if self.way_out and "none" in self.networks else set()
+        return self.networks | led
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

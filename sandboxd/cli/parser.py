@@ -266,9 +266,9 @@ VERBS = (
     Verb("ls", "List sandboxes.", _ls, "sandboxd.cli.listing:ls"),
     Verb("top", "Show what the sandboxes use.", _top, "sandboxd.cli.top:top"),
     Verb("lease", "Lease a sandbox and print its id.", _lease, "sandboxd.cli.leasing:lease"),
-    Verb("exec", "Run a command in a sandbox.", _exec, "sandboxd.cli.execute:execute"),
-    Verb("shell", "Open a terminal in a sandbox.", _shell, "sandboxd.cli.shell:shell"),
-    Verb("cp", "Copy files and folders in or out.", _cp, "sandboxd.cli.copy:copy"),
+    Verb("exec", "Run a command in a sandbox.", _exec, "sandboxd.cli.inside.execute:execute"),
+    Verb("shell", "Open a terminal in a sandbox.", _shell, "sandboxd.cli.inside.shell:shell"),
+    Verb("cp", "Copy files and folders in or out.", _cp, "sandboxd.cli.inside.copy:copy"),
     Verb("logs", "Say what happened to a sandbox.", _logs, "sandboxd.cli.listing:logs"),
     Verb("release", "Give sandboxes back.", _release, "sandboxd.cli.leasing:release"),
 )

@@ -66,7 +66,7 @@ class HttpInside:
             await self._farewell(408, "no whole request head came in time")
             raise Left from None
         except h11.RemoteProtocolError as error:
-            await self._farewell(error.error_status_hint, f"this is no HTTP request: {error}")
+            await self._farewell(error.error_status_hint, "this is no HTTP request")
             raise Left from error
         if not isinstance(event, h11.Request):
             return None
@@ -74,6 +74,9 @@ class HttpInside:
         chunked = any(k == b"transfer-encoding" for k, _ in event.headers)
         if lengths and chunked:
             await self._farewell(400, "a request with two lengths")
+            raise Left
+        if sum(len(name) + len(value) for name, value in event.headers) > _MAX_HEAD_BYTES:
+            await self._farewell(431, "the request's head is too large")
             raise Left
         has_body = chunked or (bool(lengths) and int(lengths[0]) > 0)
         if not has_body:

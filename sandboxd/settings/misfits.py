@@ -115,12 +115,13 @@ def _images_unfit_for_an_engine(settings: Settings) -> Iterator[Misfit]:
 
 
 def _crowded_bridge(settings: Settings) -> Iterator[Misfit]:
-    if settings.backend.docker.network:
+    """Only guests that are reached by TCP have their boxes on a bridge of ours."""
+    docker = settings.backend.docker
+    if docker.network or docker.guest != "tcp":
         return
-    templates = settings.templates.values()
-    online = [each.pool.max for each in templates if each.spec.network.kind == "internet"]
+    online = [each.pool.max for each in settings.templates.values()]
     most = min(sum(online), settings.limits.max_sandboxes)
     if most > _BRIDGE_PORTS:
         text = f"{most} sandboxes may be on one bridge, which takes about {_BRIDGE_PORTS}"
-        mend = 'lower `pool.max` where `network = "internet"`, or name a network of another kind'
+        mend = "lower each `pool.max`, or name a network of another kind"
         yield "backend.docker.network", f"{text}; {mend}"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +14,9 @@ from pathlib import Path
 from scripts.images import debian
 from scripts.images.machine import machines_bundle
 from scripts.images.recipe import CACHE, NAMES, Recipe, say
+
+_KEPT_S = 86_400.0
+_MAKING = "making-"
 
 
 def cached_tar(name: str) -> Path:
@@ -29,12 +34,13 @@ def cached_tars(recipe: Recipe) -> dict[str, Path]:
     with _lock():
         if not all(tar.exists() for tar in tars.values()):
             _build(recipe, folder)
+        os.utime(folder)
     return tars
 
 
 def _build(recipe: Recipe, folder: Path) -> None:
-    _drop_others(folder)
-    work = Path(tempfile.mkdtemp(prefix="making-", dir=CACHE))
+    _drop_old()
+    work = Path(tempfile.mkdtemp(prefix=_MAKING, dir=CACHE))
     try:
         debian.build_tars(recipe, work, log=CACHE / "build.log")
         work.rename(folder)
@@ -42,10 +48,11 @@ def _build(recipe: Recipe, folder: Path) -> None:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _drop_others(kept: Path) -> None:
-    """What older inputs made, which nothing asks for any more."""
+def _drop_old() -> None:
+    """What nobody asked for since yesterday, and what a killed build left."""
     for path in CACHE.iterdir():
-        if path.is_dir() and path != kept:
+        is_old = path.is_dir() and path.stat().st_mtime < time.time() - _KEPT_S
+        if is_old or path.name.startswith(_MAKING):
             shutil.rmtree(path)
 
 

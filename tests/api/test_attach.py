@@ -16,7 +16,14 @@ from websockets.sync.client import ClientConnection, connect
 
 from tests.support.daemon import run_daemon
 
+CONFIG = '[templates.one]\nimage = "host"\npool = {ready = 0, max = 4}\n'
 KEY = {"Authorization": "Bearer alice-secret-key"}
+
+
+def lease(http: httpx.Client) -> str:
+    """The id of a new sandbox of a daemon without keys."""
+    identity: str = http.post("/v1/sandboxes", json={"template": "one"}).json()["id"]
+    return identity
 
 
 def start(http: httpx.Client, sandbox: str, cmd: str | list[str], **fields: Any) -> str:
@@ -259,17 +266,21 @@ def test_a_token_in_the_path_attaches_and_one_that_only_reads_types_nothing(
 
 
 @pytest.mark.slow
-def test_a_reader_that_takes_nothing_is_dropped_and_the_command_runs_on(
-    url: str, alice: httpx.Client, sandbox: str
-) -> None:
-    path = start(alice, sandbox, "cat /dev/zero")
-    dropped = 'sandboxd_detached_total{code="4408"} 1.0'
-    with attached(url, path, max_queue=1):
-        due = time.monotonic() + 90
-        while dropped not in alice.get("/metrics").text:
-            assert time.monotonic() < due
-            time.sleep(0.5)
-    assert alice.get(path.removesuffix("/attach")).json()["state"] == "running"
+def test_a_reader_that_takes_nothing_is_dropped_and_the_command_runs_on(tmp_path: Path) -> None:
+    with (
+        run_daemon(tmp_path, backend="local", config=CONFIG) as daemon,
+        httpx.Client(base_url=daemon.url) as http,
+    ):
+        sandbox = f"/v1/sandboxes/{lease(http)}"
+        path = start(http, sandbox, ["cat", "/dev/zero"])
+        with attached(daemon.url, path, headers={}, max_queue=1, ping_interval=None):
+            due = time.monotonic() + 90
+            while 'sandboxd_detached_total{code="4408"} 1.0' not in http.get("/metrics").text:
+                assert time.monotonic() < due
+                time.sleep(0.5)
+        exec_path = path.removesuffix("/attach")
+        assert http.get(exec_path).json()["state"] == "running"
+        assert http.post(f"{exec_path}/signal", json={"signal": "KILL"}).json()["delivered"]
 
 
 def test_attached_readers_are_counted_and_never_by_name(
@@ -296,14 +307,9 @@ def test_attaching_counts_as_use(alice: httpx.Client, url: str, sandbox: str) ->
 
 
 def test_a_daemon_that_stops_says_so_and_pages_of_other_sites_stay_out(tmp_path: Path) -> None:
-    config = '[templates.python]\nimage = "host"\npool = {ready = 0, max = 4}\n'
-    with run_daemon(tmp_path, config=config) as daemon:
+    with run_daemon(tmp_path, config=CONFIG) as daemon:
         with httpx.Client(base_url=daemon.url) as http:
-            sandbox = (
-                "/v1/sandboxes/"
-                + http.post("/v1/sandboxes", json={"template": "python"}).json()["id"]
-            )
-            path = start(http, sandbox, "cat")
+            path = start(http, f"/v1/sandboxes/{lease(http)}", "cat")
         for headers in ({"Origin": "https://evil.example"}, {"Host": "evil.example"}):
             assert refused(daemon.url, path, headers=headers).status_code == 403
         with attached(daemon.url, path, headers={"Origin": "http://localhost:3000"}) as page:

@@ -26,6 +26,7 @@ def test_a_lease_has_every_field_of_the_contract(alice: httpx.Client) -> None:
     assert body["expires_at"] - body["leased_at"] == pytest.approx(60)
     assert set(body["usage"]) == {
         "cpu_s", "memory_peak_bytes", "disk_bytes", "execs", "cells", "leased_s",
+        "network_in_bytes", "network_out_bytes",
     }  # fmt: skip
     path = f"/v1/sandboxes/{body['id']}"
     assert alice.delete(path, params={"wait_s": 10}).json()["state"] == "ended"

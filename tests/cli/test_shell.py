@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.cli.escape import Escape
+from sandboxd.cli.inside.escape import Escape
 from sandboxd_client import Sandbox, Sandboxd
 from tests.support.daemon import ROOT, run_daemon
 from tests.support.screen import Person, at_terminal

@@ -48,12 +48,13 @@ async def sandbox(client: AsyncSandboxd) -> AsyncSandbox:
 
 async def read(terminal: AsyncTerminal, count: int) -> bytes:
     """So many bytes of its output."""
-    data = b""
+    data, start = b"", None
     with anyio.fail_after(10):
         while len(data) < count:
             event = await anext(terminal)
             assert isinstance(event, Stdout)
-            assert event.offset == len(data) or not data
+            start = event.offset if start is None else start
+            assert event.offset == start + len(data)
             data += event.data
     return data
 

@@ -24,12 +24,16 @@ METRICS = {
     "sandboxd_faults_total": {"fault", "code"},
     "sandboxd_store_write_seconds": set(),
     "sandboxd_event_loop_lag_seconds": set(),
+    "sandboxd_way_out_connections_total": {"kind"},
+    "sandboxd_way_out_bytes_total": {"direction"},
 }
 CLOSED: dict[str, set[str]] = {
     "pool": {"python", "broken", "user"},
     "state": {"ready", "making", "leased", "disposing"},
     "reason": set(EndReason),
     "backend": {"local"},
+    "kind": {"proxy", "forward", "refused"},
+    "direction": {"in", "out"},
     "fault": set(Fault),
     "code": set(ErrorCode),
 }

@@ -149,11 +149,8 @@ def test_ids_in_paths_are_never_taken_for_something_else(sandbox: Speaker) -> No
     [
         ("GET", "/kernels"),
         ("POST", "/kernels"),
-        ("POST", "/forwards"),
         ("GET", "/ports/80/x"),
         ("GET", "/mcp/notes"),
-        ("GET", "/execs/x/attach"),
-        ("POST", "/execs/x/resize"),
         ("GET", "/jupyter/api/kernels"),
     ],
 )
@@ -182,9 +179,6 @@ def test_nor_are_groups_and_runs(http: httpx.Client, method: str, path: str) -> 
     [
         {"kernels": ["python3"]},
         {"mcp_servers": ["notes"]},
-        {"forwards": {"8000": "http://x:1"}},
-        {"network": "internet"},
-        {"network": {"allow": ["pypi.example:443"]}},
         {"runtime": "runsc"},
         {"resources": {"gpu": 1}},
     ],
@@ -196,14 +190,6 @@ def test_what_this_backend_or_version_cannot_do_is_said(
         http.post("/v1/sandboxes", json={"template": "python", **fields}), 501, "not_supported"
     )
     assert (told["fault"], told["retry_safe"], told["mask"]) == ("client", True, True)
-
-
-def test_a_terminal_is_refused_and_nothing_is_run(sandbox: Speaker) -> None:
-    order = {"cmd": "true", "tty": {"rows": 24, "cols": 80}}
-    assert problem(sandbox.post("/execs", order), 501, "not_supported")["details"] == {
-        "field": "tty"
-    }
-    assert sandbox.get("/execs").json()["execs"] == []
 
 
 def test_a_lease_whose_files_or_workdir_cannot_be_is_the_callers_fault(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack
 
@@ -24,7 +24,7 @@ from sandboxd_client._runtime.aio import AsyncOpening
 from sandboxd_client.errors import SandboxdError
 from sandboxd_client.events import ExecEvent
 from sandboxd_client.options import Cmd, CommandOptions, command_body
-from sandboxd_client.records import Readings, SandboxInfo, SandboxToken
+from sandboxd_client.records import ForwardInfo, Readings, SandboxInfo, SandboxToken
 from sandboxd_client.results import ExecResult
 
 _INLINE_STDIN_BYTES = 4 << 20  # beyond this, input travels raw instead of base64 in one JSON body
@@ -166,6 +166,41 @@ class AsyncSandbox:
             body=encode({"rights": rights, "ttl_s": ttl_s}),
         )
         return SandboxToken.from_json(await self._api.json(call))
+
+    async def set_network(self, network: str | Mapping[str, Any]) -> SandboxInfo:
+        """Change what it may reach; connections that no longer may be are closed.
+
+        Programs find a proxy by variables that are set with the lease: give one that began with
+        none the address in `SandboxInfo.proxy`.
+        """
+        path = path_of("sandboxes", self.id, "network")
+        call = Call(method="PUT", path=path, body=encode({"network": network}), safe=True)
+        return SandboxInfo.from_json(await self._api.json(call))
+
+    async def forward(
+        self, port: int, url: str, *, headers: Mapping[str, str] | None = None
+    ) -> list[ForwardInfo]:
+        """Have a port inside, on 127.0.0.1, reach one address outside, and nothing else.
+
+        url: `http://`, `https://` or `tcp://`. headers: added to each request outside, where nobody
+        inside sees them. Returns all forwards; one with the same port was replaced.
+        """
+        order = {"url": url, "headers": dict(headers or {})}
+        path = path_of("sandboxes", self.id, "forwards")
+        body = encode({"forwards": {str(port): order}})
+        told = await self._api.json(Call(method="POST", path=path, body=body, safe=True))
+        return [ForwardInfo.from_json(each) for each in needed(told, "forwards")]
+
+    async def forwards(self) -> list[ForwardInfo]:
+        """All forwards, by port."""
+        path = path_of("sandboxes", self.id, "forwards")
+        told = await self._api.json(Call(method="GET", path=path, safe=True))
+        return [ForwardInfo.from_json(each) for each in needed(told, "forwards")]
+
+    async def end_forward(self, port: int) -> None:
+        """End a forward, and the connections through it."""
+        path = path_of("sandboxes", self.id, "forwards", str(port))
+        await self._api.json(Call(method="DELETE", path=path))
 
     async def logs(self) -> AsyncGenerator[dict[str, Any], None]:
         """What happened to the sandbox, entry by entry: set-up output, starts, ends, faults."""

@@ -15,7 +15,7 @@ from sandboxd.wire.codes import ErrorCode
 
 router = APIRouter(tags=["system"])
 
-GUEST_PROTOCOLS = (1,)
+GUEST_PROTOCOLS = (1, 2)
 
 
 @router.get("/healthz", operation_id="get_health")

@@ -22,8 +22,8 @@ class ContainerPlan:
     """One box, as the engine must see it. Paths are those of the engine's machine.
 
     image: the id, which cannot come to mean another image. user: the image's own, "" for root.
-    network: the engine's name of it. seccomp: a profile as JSON; empty where the engine has no
-    such filter.
+    network: the engine's name of it. seccomp: a profile as this engine is told of it; empty:
+    the engine's own stays.
     """
 
     order: BoxOrder

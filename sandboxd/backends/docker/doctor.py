@@ -127,12 +127,13 @@ def _capabilities(api: APIClient, settings: DockerSettings, info: Info) -> Itera
     surroundings = Surroundings(
         internet=(settings.network or "bridge") in networks,
         counts="memory" in hierarchies or "" in hierarchies,
+        named=bool(settings.network),
     )
     found = capabilities_of(info, surroundings)
     yield _limits(found, info)
     yield _seccomp(info)
     yield _fine("runtimes", ", ".join(sorted(found.runtimes)) or "only the engine's default")
-    yield _fine("networks", ", ".join(sorted(found.networks)))
+    yield _fine("networks", ", ".join(sorted(found.all_networks)))
     yield _fine("gpu", "the engine gives GPUs" if has_gpu(info) else "none, `gpu` is refused")
     for note in found.notes:
         what, _, mend = note.partition(": ")

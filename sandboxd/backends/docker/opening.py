@@ -27,20 +27,25 @@ from sandboxd.backends.docker.probing import (
     Surroundings,
     box_owner,
     capabilities_of,
-    has_seccomp,
     is_rootless,
 )
-from sandboxd.backends.docker.reach_choice import check_reach, choose_reach, unavailable, way
+from sandboxd.backends.docker.reach_choice import (
+    check_reach,
+    choose_reach,
+    find_own_container,
+    unavailable,
+    way,
+)
 from sandboxd.backends.docker.records import BoxRecord
 from sandboxd.backends.docker.refusals import call_refused
 from sandboxd.backends.docker.removing import Remover
+from sandboxd.backends.docker.seccomp_option import seccomp_option
 from sandboxd.backends.docker.settings import DockerSettings
 from sandboxd.backends.docker.watching import EventWatch
 from sandboxd.backends.protocol import Capabilities
 from sandboxd.guest.binary import guest_binary
 from sandboxd.guest.run_dir import open_run_dir
 from sandboxd.kernel.group_readings import Group, group_of, mounted_hierarchies
-from sandboxd.kernel.seccomp_profile import profile_for
 
 _CLOSING_S = 10.0
 
@@ -70,15 +75,20 @@ async def _opened(engine: Engine, settings: DockerSettings) -> AsyncIterator[Doc
         stack.push_async_callback(_close, networks, places)
         hierarchies = await to_thread.run_sync(_hierarchies)
         internet = await networks.offers_internet()
-        capabilities = _capabilities(
-            info, settings, Surroundings(internet=internet, counts="memory" in hierarchies)
+        surroundings = Surroundings(
+            internet=internet, counts="memory" in hierarchies, named=bool(settings.network)
         )
-        reach = await choose_reach(engine, settings, places=places, guest=guest)
+        capabilities = _capabilities(info, settings, surroundings)
+        own = await find_own_container(engine)
+        reach = await choose_reach(engine, settings, own=own, places=places, guest=guest)
+        near = way(settings) == "socket"
         ground = Ground(
             installation=settings.installation,
             tag=settings.tag,
             places=places,
-            seccomp=profile_for(str(info.get("Architecture", ""))) if has_seccomp(info) else "",
+            seccomp=await seccomp_option(
+                engine, info, home=settings.home, paths=own.paths, near=near
+            ),
         )
         images = await stack.enter_async_context(_images(engine, settings))
         roster, judge = await stack.enter_async_context(

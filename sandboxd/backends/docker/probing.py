@@ -22,12 +22,14 @@ _REMAPPED = re.compile(r"([0-9]+)\.([0-9]+)\Z")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
     """What the engine does not say. internet: its networks lead there. counts: whether we see
-    the control groups of its containers. by_tcp: guests are reached so, not by sockets.
+    the control groups of its containers. by_tcp: guests are reached so, not by sockets. named: an
+    operator named the network that leads there.
     """
 
     internet: bool
     counts: bool
     by_tcp: bool = False
+    named: bool = False
 
     @property
     def sees_groups(self) -> bool:
@@ -40,6 +42,14 @@ class Surroundings:
         kinds = {"internet"} if self.internet else set()
         return frozenset(kinds if self.by_tcp else kinds | {"none"})
 
+    @property
+    def direct_networks(self) -> frozenset[str]:
+        """What boxes are on by themselves. Else their guests lead out, where each address is
+        checked: ADR 0010.
+        """
+        direct = self.by_tcp or self.named
+        return self.networks - {"none"} if direct else frozenset()
+
 
 def capabilities_of(info: Info, surroundings: Surroundings) -> Capabilities:
     """What boxes can have on this engine."""
@@ -51,6 +61,8 @@ def capabilities_of(info: Info, surroundings: Surroundings) -> Capabilities:
             "disk": LimitKind.WATCHED,
         },
         networks=surroundings.networks,
+        direct_networks=surroundings.direct_networks,
+        way_out=True,
         runtimes=frozenset(_runtimes(info)),
         images="an image reference",
         most=_whole_machine(info),
@@ -130,7 +142,7 @@ def _notes(info: Info, surroundings: Surroundings) -> list[str]:
     if not surroundings.sees_groups:
         notes.append("the containers' control groups are out of sight: an out-of-memory kill of a")
         notes[-1] += " whole sandbox is told as unknown"
-    if not surroundings.internet:
-        notes.append("no default bridge, so no sandbox reaches the internet: let the engine have")
-        notes[-1] += " one, or name a network in `backend.docker.network`"
+    if surroundings.named and not surroundings.internet:
+        notes.append("there is no network of the name in `backend.docker.network`: make it, or")
+        notes[-1] += " leave the key out"
     return notes

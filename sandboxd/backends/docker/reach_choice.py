@@ -35,17 +35,21 @@ def way(settings: DockerSettings) -> Way:
     return "socket" if address(settings.host).startswith(_UNIX) else "tcp"
 
 
+async def find_own_container(engine: Engine) -> OwnContainer:
+    """The one that we run in, if the engine knows it. Raises `backend_unavailable`."""
+    try:
+        return await engine.call(own_container, engine.api)
+    except EngineRefused as refusal:
+        raise call_refused(refusal) from refusal
+
+
 async def choose_reach(
-    engine: Engine, settings: DockerSettings, *, places: Places, guest: Path
+    engine: Engine, settings: DockerSettings, *, own: OwnContainer, places: Places, guest: Path
 ) -> Reach:
     """The way to guests, ready. guest: our copy of the executable.
 
     Raises `backend_unavailable` with the mend.
     """
-    try:
-        own = await engine.call(own_container, engine.api)
-    except EngineRefused as refusal:
-        raise call_refused(refusal) from refusal
     if way(settings) == "socket":
         _check_shared(own, [places.shared("box"), guest])
         return SocketReach(places, guest=guest, paths=own.paths)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from sandboxd.backends.docker.probing import (
@@ -40,6 +41,11 @@ def test_a_whole_engine_holds_every_limit_but_that_on_the_disk() -> None:
     assert found.limits["disk"] is LimitKind.WATCHED
     assert found.runtimes == {"runc", "runsc"}
     assert found.networks == {"none", "internet"}
+    assert (found.direct_networks, found.all_networks) == (set(), {"none", "internet", "allow"})
+    named = capabilities_of(INFO, replace(SEEN, named=True))
+    assert named.direct_networks == {"internet"}
+    far = capabilities_of(INFO, replace(SEEN, by_tcp=True))
+    assert far.direct_networks == far.all_networks == {"internet"}
     assert found.most is not None
     assert (found.most.cpu, found.most.memory_mb) == (2.0, 4096)
     assert found.notes == ()
@@ -51,7 +57,7 @@ def test_what_an_engine_lacks_is_a_gap_with_its_mend_and_never_pretended() -> No
     assert found.limits["memory"] is LimitKind.NONE
     assert found.networks == {"none"}
     assert not found.oom_evidence
-    assert len(found.notes) == 5
+    assert len(found.notes) == 4
 
 
 def test_security_options_are_read_by_name() -> None:

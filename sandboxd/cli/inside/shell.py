@@ -12,9 +12,9 @@ from contextlib import contextmanager, suppress
 import anyio
 
 from sandboxd.cli.client import with_client
-from sandboxd.cli.escape import Escape
-from sandboxd.cli.execute import read_stdin, status_of
 from sandboxd.cli.faults import CliError, ExitCode, say
+from sandboxd.cli.inside.escape import Escape
+from sandboxd.cli.inside.execute import read_stdin, status_of
 from sandboxd_client import (
     AsyncProcess,
     AsyncSandboxd,

@@ -1,0 +1,1 @@
+"""The verbs that reach into a sandbox: commands, terminals, files."""
