@@ -6,13 +6,17 @@ from __future__ import annotations
 
 import asyncio  # noqa: TID251 - the server's own protocol classes are asyncio's
 import resource
+from functools import partial
 from typing import Any
+from urllib.parse import unquote
 
 from pydantic_core import to_json
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from sandboxd.api.ports.place import leads_inside
 from sandboxd.api.problems import problem_body
+from sandboxd.bare_connections import BareConnection
 from sandboxd.errors import SandboxdError
 from sandboxd.model.ids import new_id
 from sandboxd.wire.codes import ErrorCode
@@ -59,6 +63,8 @@ class GuardedConnection(HttpToolsProtocol):
         """A head is whole."""
         self._in_head = False
         super().on_headers_complete()
+        if self.scope.get("path") is not None:
+            self.scope["state"]["cut"] = partial(_cut, self.cycle)
 
     def data_received(self, data: bytes) -> None:
         """Feed the parser; then see whether the peer still owes us a head."""
@@ -82,13 +88,31 @@ class GuardedConnection(HttpToolsProtocol):
             self._stop_clock()
 
     def handle_websocket_upgrade(self) -> None:
-        """Let the connection become a WebSocket, unless an answer is still due on it."""
+        """Let the connection become a WebSocket, unless an answer is still due on it. One that
+        leads inside is passed on as bytes.
+        """
         self._stop_clock()
         cycle: RequestResponseCycle | None = self.cycle
         if cycle is not None and not cycle.response_complete:
             self.transport.abort()
+        elif leads_inside(self.url):
+            self._become_bare()
         else:
             super().handle_websocket_upgrade()
+
+    def _become_bare(self) -> None:
+        self.connections.discard(self)
+        raw_path, _, query = self.url.partition(b"?")
+        scope = {
+            **self.scope,
+            "type": "websocket",
+            "raw_path": raw_path,
+            "path": unquote(raw_path.decode("latin-1")),
+            "query_string": query,
+        }
+        bare = BareConnection(self.app, scope, server_state=self.server_state)
+        self.transport.set_protocol(bare)
+        bare.connection_made(self.transport)
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what is no HTTP with a problem, as every other error."""
@@ -163,6 +187,12 @@ class GuardedWebSocket(WebSocketsSansIOProtocol):
         # A graceful close waits until everything is taken, which may be never.
         if self._cut is None and not self.disconnected:
             self._cut = self.loop.call_later(FAREWELL_S, self.transport.abort)
+
+
+def _cut(cycle: RequestResponseCycle) -> None:
+    """Close the connection on an answer that cannot be finished. No fault of the application's."""
+    cycle.disconnected = True
+    cycle.transport.close()
 
 
 def most_connections() -> int:

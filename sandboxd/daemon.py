@@ -187,6 +187,7 @@ class Daemon:
             commands=rooms.commands,
             shells=rooms.shells,
             files=rooms.files,
+            ports=rooms.ports,
             prefetcher=rooms.prefetcher,
             sweeper=rooms.sweeper,
             clear=partial(rooms.clear, reopen=True),
@@ -201,6 +202,7 @@ class Daemon:
             capabilities=backend.capabilities(),
             base_url=url,
             stopping=anyio.Event(),
+            trusted_ports=_trusted_ports(self._settings),
         )
 
     async def _signals(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -236,6 +238,7 @@ class Daemon:
             return
         await rooms.take(settings.templates)
         services.templates = settings.templates
+        services.trusted_ports = _trusted_ports(settings)
         services.auth.change_keys(_keys(settings))
         log.info("reloaded", templates=sorted(settings.templates))
 
@@ -296,6 +299,7 @@ def docker_settings(settings: Settings, state_dir: StateDir) -> DockerSettings:
         installation=state_dir.installation,
         host=options.host,
         guest=options.guest,
+        tls_dir=options.tls_dir,
         starting=options.starting,
         ready_timeout_s=options.ready_timeout_s,
         disk_every_s=options.disk_every_s,
@@ -327,6 +331,10 @@ def hidden_files(settings: Settings) -> tuple[Path, ...]:
 
 def _keys(settings: Settings) -> Mapping[str, str]:
     return {key.key: key.name for key in settings.server.api_keys}
+
+
+def _trusted_ports(settings: Settings) -> frozenset[str]:
+    return frozenset(name for name, doors in settings.doors.items() if doors.trusted_ports)
 
 
 def _raise_descriptor_limit() -> None:

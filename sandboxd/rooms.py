@@ -18,6 +18,7 @@ from sandboxd.egress.lent import Lender
 from sandboxd.egress.outside import Outside
 from sandboxd.execution.commands import Commands
 from sandboxd.execution.files import Files
+from sandboxd.execution.ports import Ports
 from sandboxd.execution.shells import Shells
 from sandboxd.leases.adoption import Adoption
 from sandboxd.leases.back_office import BackOffice
@@ -89,6 +90,7 @@ class Rooms:
         self.commands = Commands(self.desk, foundation.metrics)
         self.shells = Shells(self.desk)
         self.files = Files(self.desk)
+        self.ports = Ports(self.desk)
         self.prefetcher = Prefetcher(foundation.backend.images, tasks)
         if foundation.backend.images is not None:
             foundation.backend.images.wanted_by(self._wanted_images)

@@ -17,6 +17,8 @@ import trio.testing
 
 from tests.support.engine import engine_for_tests, load_test_image, missing
 from tests.support.far_engine import far_engine
+from tests.support.podman import missing as podman_missing
+from tests.support.podman import podman_engine
 
 Loop = tuple[str, dict[str, Any]]
 
@@ -70,6 +72,15 @@ def far_engine_host() -> Iterator[EngineHost]:
     _need_an_engine()
     with far_engine(number=os.getpid() % 256) as started:
         yield EngineHost(started.tcp, load_test_image(started))
+
+
+@pytest.fixture(scope="session")
+def podman_host() -> Iterator[EngineHost]:
+    """The same by Podman's service; only where there is one."""
+    if gap := podman_missing():
+        pytest.skip(gap)
+    with podman_engine() as (started, image):
+        yield EngineHost(started.host, image)
 
 
 def _need_an_engine() -> None:

@@ -11,6 +11,7 @@ from sandboxd import __version__
 from sandboxd.api import problems
 from sandboxd.api.auth import Auth
 from sandboxd.api.door import Door
+from sandboxd.api.ports.entrance import Entrance
 from sandboxd.api.routes import (
     attach,
     execs,
@@ -56,4 +57,5 @@ def build_app(services: Services, *, open_metrics: bool) -> ASGIApp:
     app = build_routes(services.metrics)
     app.state.services = services
     current: Callable[[], Auth] = lambda: services.auth  # noqa: E731 - replaced on SIGHUP
-    return Door(app, auth=current, metrics=services.metrics, open_metrics=open_metrics)
+    entrance = Entrance(app, services)
+    return Door(entrance, auth=current, metrics=services.metrics, open_metrics=open_metrics)

@@ -67,6 +67,16 @@ class Auth:
             )
         return Principal(owner)
 
+    def knows(self, authorization: str) -> bool:
+        """Whether it is a key or a token of this daemon's that a header carries, valid or not."""
+        scheme, _, secret = authorization.partition(" ")
+        secret = secret.strip()
+        if scheme.lower() != "bearer":
+            return False
+        digest = _digest(secret)
+        is_key = digest in self._owners or hmac.compare_digest(digest, self._operator)
+        return is_key or secret.startswith(PREFIX)
+
     def by_token(self, token: str) -> Principal:
         """Raises `unauthenticated`."""
         grant: Grant | None = self._tokens.check(token)

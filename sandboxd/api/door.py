@@ -24,6 +24,7 @@ log = structlog.get_logger(__name__)
 
 _OPEN_PATHS = {"/healthz", "/readyz"}
 _RAW_BODIES = re.compile(r"^/v1/sandboxes/[^/]+/(files|files/archive|execs/[^/]+/stdin)$")
+_BODIES_OF_OTHERS = re.compile(r"^/v1/sandboxes/[^/]+/ports/")
 _REQUEST_ID = re.compile(r"^[\x21-\x7e]{1,128}$")
 
 
@@ -92,8 +93,12 @@ class Door:
         if path.startswith("/s/"):
             token, _, rest = path[3:].partition("/")
             principal = auth.by_token(unquote(token))
-            path = f"/v1/sandboxes/{principal.lease_id}" + (f"/{rest}" if rest else "")
-            scope["path"], scope["raw_path"] = path, path.encode()
+            own = f"/v1/sandboxes/{principal.lease_id}"
+            path = scope["path"] = own + (f"/{rest}" if rest else "")
+            # As it came, for whom it is passed on to.
+            raw_token, slash, raw_rest = scope["raw_path"][3:].partition(b"/")
+            scope["state"]["below"] = f"/s/{raw_token.decode('latin-1')}"
+            scope["raw_path"] = own.encode() + (slash + raw_rest if raw_rest else b"")
         else:
             principal = auth.by_header(_text(headers, b"authorization"))
         check_rights(principal, scope.get("method", "GET"), path)
@@ -105,6 +110,8 @@ class Door:
             return receive
         if _RAW_BODIES.match(scope["path"]):
             return RawBody(receive)
+        if _BODIES_OF_OTHERS.match(scope["path"]):
+            return receive  # a stream may be silent for as long as its two ends like
         if length.isdigit() and int(length) > MAX_JSON_BYTES:
             raise too_large()
         return JsonBody(receive)

@@ -14,6 +14,7 @@ from sandboxd.backends.protocol import Capabilities
 from sandboxd.clock import Clock
 from sandboxd.execution.commands import Commands
 from sandboxd.execution.files import Files
+from sandboxd.execution.ports import Ports
 from sandboxd.execution.shells import Shells
 from sandboxd.leases.desk import Desk
 from sandboxd.model.template import Template
@@ -36,6 +37,7 @@ class Services:
     shells: Shells
     files: Files
     prefetcher: Prefetcher
+    ports: Ports
     sweeper: Sweeper
     clear: Callable[[], Awaitable[int]]
     templates: Mapping[str, Template]
@@ -47,6 +49,7 @@ class Services:
     capabilities: Capabilities
     base_url: str
     stopping: anyio.Event
+    trusted_ports: frozenset[str] = frozenset()  # names of templates
     ready: bool = False
 
 

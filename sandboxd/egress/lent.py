@@ -58,5 +58,5 @@ def _note(event: str, **facts: object) -> None:
     log.info(event, during="setup", **facts)
 
 
-def _nobody_counts() -> None:
+def _nobody_counts(_at: float) -> None:
     return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,7 +12,10 @@ import anyio
 from anyio.abc import ByteStream
 
 from sandboxd.egress.addresses import Address
+from sandboxd.egress.pump import can_pump, pump
 from sandboxd.egress.targets import Target
+from sandboxd.guest.ports import GuestStream
+from sandboxd.guest.unix_stream import UnixStream
 
 BROKEN = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
 
@@ -27,10 +31,13 @@ class Traffic:
 class Passage:
     """One connection from inside. `scope` ends it.
 
-    target, address: where it leads once that is decided. moved: is told of bytes in and out.
+    target, address: where it leads once that is decided. moved: is told of bytes in and out, and
+    when (the loop's clock).
     """
 
-    def __init__(self, inside: ByteStream, *, name: str, moved: Callable[[int, int], None]) -> None:
+    def __init__(
+        self, inside: ByteStream, *, name: str, moved: Callable[[int, int, float], None]
+    ) -> None:
         self.inside = inside
         self.name = name
         self.scope = anyio.CancelScope()
@@ -46,7 +53,7 @@ class Passage:
     def moved(self, in_bytes: int, out_bytes: int) -> None:
         """Count bytes; they count as use."""
         self.used_at = anyio.current_time()
-        self._moved(in_bytes, out_bytes)
+        self._moved(in_bytes, out_bytes, self.used_at)
 
     def metered(self, outside: ByteStream) -> ByteStream:
         """The stream outside, with every byte counted."""
@@ -57,6 +64,17 @@ class Passage:
 
         Each direction ends by itself. Closes neither stream.
         """
+        bare = self._bare_ends(outside)
+        if bare is not None:
+            (inside, read), beyond = bare
+            await pump(
+                inside,
+                beyond,
+                first=early + read,
+                into=lambda count: self.moved(count, 0),
+                out=lambda count: self.moved(0, count),
+            )
+            return
         metered = self.metered(outside)
         async with anyio.create_task_group() as tasks:
 
@@ -66,6 +84,14 @@ class Passage:
 
             tasks.start_soon(pass_on, self.inside, metered, early, name=f"{self.name}-out")
             await pass_on(metered, self.inside, b"")
+
+    def _bare_ends(
+        self, outside: ByteStream
+    ) -> tuple[tuple[socket.socket, bytes], socket.socket] | None:
+        if not can_pump() or not isinstance(outside, UnixStream):
+            return None
+        inside = self.inside.bare() if isinstance(self.inside, GuestStream) else None
+        return None if inside is None else (inside, outside.bare)
 
 
 class _Metered(ByteStream):

@@ -48,10 +48,10 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """Who hears of it. note: an event with facts, for people. used: bytes have moved."""
+    """Who hears of it. note: an event with facts, for people. used: when bytes have moved."""
 
     note: Callable[..., None]
-    used: Callable[[], None]
+    used: Callable[[float], None]
 
 
 class WayOut:
@@ -73,6 +73,7 @@ class WayOut:
         self._policy = policy
         self._limits = limits
         self._metrics = metrics
+        self._in, self._out = (metrics.way_out_bytes.labels(way) for way in ("in", "out"))
         self._witness = witness
         self._life = anyio.CancelScope()
         self._open: set[Passage] = set()
@@ -168,14 +169,14 @@ class WayOut:
         most = self._limits.total_bytes
         return most > 0 and self.traffic.in_bytes + self.traffic.out_bytes > most
 
-    def _moved(self, in_bytes: int, out_bytes: int) -> None:
-        self.traffic.in_bytes += in_bytes
-        self.traffic.out_bytes += out_bytes
+    def _moved(self, in_bytes: int, out_bytes: int, at: float) -> None:
         if in_bytes:
-            self._metrics.way_out_bytes.labels("in").inc(in_bytes)
+            self.traffic.in_bytes += in_bytes
+            self._in.inc(in_bytes)
         if out_bytes:
-            self._metrics.way_out_bytes.labels("out").inc(out_bytes)
-        self._witness.used()
+            self.traffic.out_bytes += out_bytes
+            self._out.inc(out_bytes)
+        self._witness.used(at)
         if self._spent:
             for passage in list(self._open):
                 passage.scope.cancel()

@@ -6,6 +6,7 @@ Knows how a bare stream is come by; not what is spoken on it.
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, cast
@@ -15,6 +16,7 @@ from anyio.abc import ByteStream
 
 from sandboxd.guest.fields import Fields, loads, nonsense
 from sandboxd.guest.line import Line, drop
+from sandboxd.guest.unix_stream import UnixStream
 from sandboxd.wire.http1 import AsyncResponse, Headers
 from sandboxd.wire.streams import AnyioStream
 
@@ -51,6 +53,15 @@ class GuestStream(ByteStream):
     def extra_attributes(self) -> Any:
         """Those of the line to the guest."""
         return self._inner.extra_attributes
+
+    def bare(self) -> tuple[socket.socket, bytes] | None:
+        """The non-blocking socket below, for who moves bytes himself, and what was read of it. Only
+        one of the two may be used from then on. None where there is more to it than a socket.
+        """
+        if not isinstance(self._inner, UnixStream):
+            return None
+        early, self._early = self._early, b""
+        return self._inner.bare, early
 
     async def receive(self, max_bytes: int = _READ_BYTES) -> bytes:
         """Some bytes. A cancelled call loses none."""

@@ -26,6 +26,11 @@ class UnixStream(ByteStream):
         self._socket = connected
 
     @property
+    def bare(self) -> socket.socket:
+        """The socket. Who uses it leaves the stream alone, but for closing it."""
+        return self._socket
+
+    @property
     def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:
         """The raw socket, to ask the kernel for its peer."""
         return {SocketAttribute.raw_socket: lambda: self._socket}

@@ -104,9 +104,9 @@ class Tenancy:
             self._calls -= 1
             self.used_at = anyio.current_time()
 
-    def touch(self) -> None:
-        """It was used just now."""
-        self.used_at = anyio.current_time()
+    def touch(self, at: float) -> None:
+        """It was used then (monotonic)."""
+        self.used_at = at
 
     def change(self, **fields: Any) -> Lease:
         """Replace the record. Raises ValueError for a state that the table does not allow."""

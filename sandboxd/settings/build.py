@@ -84,6 +84,7 @@ def _docker(table: DockerTable, source: Path | None, complain: Complain) -> Dock
     return DockerOptions(
         host=table.host,
         guest=table.guest,
+        tls_dir=Path(table.tls_dir) if table.tls_dir else None,
         network=table.network,
         starting=table.starting,
         ready_timeout_s=table.ready_timeout_s,

@@ -84,6 +84,7 @@ class DockerOptions:
 
     host: str = ""
     guest: GuestMode = "auto"
+    tls_dir: Path | None = None
     network: str = ""
     starting: int = 0
     ready_timeout_s: float = 60.0

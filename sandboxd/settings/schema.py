@@ -83,6 +83,9 @@ class DockerTable(ImageKeys):
     host: Text = ""
     """Address of the engine, as `unix:///run/podman/podman.sock`; empty: `DOCKER_HOST`, else
     `unix:///var/run/docker.sock`."""
+    tls_dir: AbsolutePath | None = None
+    """Folder with `ca.pem`, `cert.pem` and `key.pem` for an engine reached by `tcp://`; unset: as
+    `DOCKER_TLS_VERIFY` and `DOCKER_CERT_PATH` say."""
     guest: GuestMode = "auto"
     """How guests are reached: by a socket in a folder that the sandbox and the daemon share, or
     by TCP; `auto`: by socket where the engine is on this machine."""

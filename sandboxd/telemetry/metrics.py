@@ -61,6 +61,12 @@ class Metrics:
             ["code"],
             registry=self.registry,
         )
+        self.port_connections = Gauge(
+            "sandboxd_port_connections",
+            "Connections to ports inside that are open now.",
+            ["kind"],
+            registry=self.registry,
+        )
         self.queue_length = Gauge(
             "sandboxd_queue_length", "Callers waiting.", ["pool"], registry=self.registry
         )
@@ -79,18 +85,7 @@ class Metrics:
             buckets=_FAST,
             registry=self.registry,
         )
-        self.way_out_connections = Counter(
-            "sandboxd_way_out_connections",
-            "Connections that sandboxes made to the proxy or to a forward, and what was refused.",
-            ["kind"],
-            registry=self.registry,
-        )
-        self.way_out_bytes = Counter(
-            "sandboxd_way_out_bytes",
-            "Bytes that went through ways out, into sandboxes and out of them.",
-            ["direction"],
-            registry=self.registry,
-        )
+        self.way_out_connections, self.way_out_bytes = _ways_out(self.registry)
         self.loop_lag = Histogram(
             "sandboxd_event_loop_lag_seconds",
             "How late the event loop runs what is due.",
@@ -101,3 +96,19 @@ class Metrics:
     def render(self) -> bytes:
         """The Prometheus text format."""
         return generate_latest(self.registry)
+
+
+def _ways_out(registry: CollectorRegistry) -> tuple[Counter, Counter]:
+    connections = Counter(
+        "sandboxd_way_out_connections",
+        "Connections that sandboxes made to the proxy or to a forward, and what was refused.",
+        ["kind"],
+        registry=registry,
+    )
+    passed = Counter(
+        "sandboxd_way_out_bytes",
+        "Bytes that went through ways out, into sandboxes and out of them.",
+        ["direction"],
+        registry=registry,
+    )
+    return connections, passed

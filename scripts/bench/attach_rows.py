@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
-from subprocess import PIPE
+from contextlib import AsyncExitStack
 
 import anyio
-from anyio.abc import Process
 
 from sandboxd_client import AsyncProcess, AsyncTerminal, Stdout
+from scripts.bench.asker import answers_ms, asking
 from scripts.bench.figures import Figure, Row
 from scripts.bench.house import House
 from scripts.bench.measure import median
@@ -51,12 +48,12 @@ async def attach_many(house: House) -> list[Figure]:
         for _ in range(_SANDBOXES):
             sandbox = await stack.enter_async_context(house.client.lease("warm"))
             processes += [await sandbox.start(["cat"], tty=(24, 80)) for _ in range(_COMMANDS)]
-        async with _asking(house.daemon.url) as asker:
+        async with asking(house.daemon.url) as asker:
             start = time.perf_counter()
             terminals = await _attach_all(stack, processes * _READERS)
             each_ms = (time.perf_counter() - start) * 1000 / len(terminals)
             echoes = await _type_into(terminals[: len(processes)])
-            worst_ms, usual_ms = await _answers_ms(asker)
+            worst_ms, usual_ms = await answers_ms(asker)
     many = f"{len(terminals)} attached"
     return [
         Figure(
@@ -109,38 +106,6 @@ async def _keystroke_ms(terminal: AsyncTerminal) -> float:
     event = await anext(terminal)
     assert isinstance(event, Stdout)
     return (time.perf_counter() - start) * 1000
-
-
-_ASK = """
-import http.client, sys, threading, time, urllib.parse
-line = http.client.HTTPConnection(urllib.parse.urlsplit(sys.argv[1]).netloc)
-done, times = threading.Event(), []
-threading.Thread(target=lambda: (sys.stdin.read(), done.set()), daemon=True).start()
-while not done.wait(0.002):
-    start = time.perf_counter()
-    line.request("GET", "/healthz")
-    line.getresponse().read()
-    times.append((time.perf_counter() - start) * 1000)
-print(max(times), sorted(times)[len(times) // 2])
-"""
-
-
-@asynccontextmanager
-async def _asking(url: str) -> AsyncIterator[Process]:
-    """Another process that asks the daemon whether it is well, all the time."""
-    command = [sys.executable, "-c", _ASK, url]
-    async with await anyio.open_process(command, stdin=PIPE, stdout=PIPE, stderr=None) as asker:
-        yield asker
-
-
-async def _answers_ms(asker: Process) -> tuple[float, float]:
-    """Have it stop: its longest wait for an answer, and the median."""
-    assert asker.stdin is not None
-    assert asker.stdout is not None
-    await asker.stdin.aclose()
-    told = b"".join([piece async for piece in asker.stdout])
-    worst, usual = map(float, told.split())
-    return worst, usual
 
 
 ROWS = (

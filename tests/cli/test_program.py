@@ -31,7 +31,9 @@ def test_the_page_of_the_command_line_is_true_to_the_parser() -> None:
 
 def test_every_verb_of_the_contract_is_there() -> None:
     names = {verb.name for verb in VERBS}
-    wanted = "check-config cp demo doctor exec lease logs ls openapi pools release serve shell sweep"
+    wanted = (
+        "check-config cp demo doctor exec lease logs ls openapi pools release serve shell sweep"
+    )
     assert names >= set(f"{wanted} top".split())
 
 

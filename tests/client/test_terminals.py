@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import anyio
@@ -41,9 +42,10 @@ def _noise(size: int) -> bytes:
 
 
 @pytest.fixture
-async def sandbox(client: AsyncSandboxd) -> AsyncSandbox:
-    """A sandbox that the test may leave as it likes: the daemon is ephemeral."""
-    return await client.lease("python", timeout_s=120)
+async def sandbox(client: AsyncSandboxd) -> AsyncIterator[AsyncSandbox]:
+    """A sandbox of its own for each test."""
+    async with client.lease("python") as sandbox:
+        yield sandbox
 
 
 async def read(terminal: AsyncTerminal, count: int) -> bytes:

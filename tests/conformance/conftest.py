@@ -100,12 +100,13 @@ MATRIX: dict[str, Maker] = {
     "local": Maker(open=open_local_backend, missing=cache(local_gap)),
     "docker": Maker(open=open_nowhere, needs="engine_host"),
     "docker-tcp": Maker(open=open_nowhere, network="internet", needs="far_engine_host"),
+    "podman": Maker(open=open_nowhere, needs="podman_host"),
 }
 
 
 def _marks(needs: str) -> list[pytest.MarkDecorator]:
-    far = [pytest.mark.slow, pytest.mark.timeout(120)] if needs == "far_engine_host" else []
-    return [pytest.mark.docker, *far] if needs else []
+    rare = [] if needs == "engine_host" else [pytest.mark.slow, pytest.mark.timeout(120)]
+    return [pytest.mark.docker, *rare] if needs else []
 
 
 COLUMNS = [pytest.param(name, marks=_marks(made.needs)) for name, made in sorted(MATRIX.items())]

@@ -228,14 +228,16 @@ def engine(
 
 def load_test_image(into: TestEngine, *, name: str = "python") -> str:
     """Load the cached test image, which is built if it must be. Its reference."""
-    client = into.client()
-    try:
-        recipe = Recipe()  # so that `make images` finds its own work done
-        changes = recipe.changes(name, recipe.digest("debian"))
-        reference = f"sandboxd/{name}:latest"
-        return load(client, cached_tar(name), reference=reference, changes=changes)
-    finally:
-        client.close()
+    with closing(into.client()) as client:
+        return load_image_of_tests(client, name=name)
+
+
+def load_image_of_tests(client: docker.APIClient, *, name: str = "python") -> str:
+    """The same for any engine."""
+    recipe = Recipe()  # so that `make images` finds its own work done
+    changes = recipe.changes(name, recipe.digest("debian"))
+    reference = f"sandboxd/{name}:latest"
+    return load(client, cached_tar(name), reference=reference, changes=changes)
 
 
 @contextmanager

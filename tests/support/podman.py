@@ -16,7 +16,7 @@ from pathlib import Path
 import docker
 import requests
 
-from tests.support.engine import load_test_image
+from tests.support.engine import load_image_of_tests
 from tests.support.engine_traces import mounts_below, unmount_all
 
 _START_S = 30.0
@@ -110,6 +110,8 @@ def podman_engine() -> Iterator[tuple[PodmanEngine, str]]:
     started = PodmanEngine(Path(tempfile.mkdtemp(prefix="sbx-pod-")))
     try:
         started.start()
-        yield started, load_test_image(started)
+        with closing(started.client()) as client:
+            image = load_image_of_tests(client)
+        yield started, image
     finally:
         started.close()

@@ -147,7 +147,7 @@ def _refuse(spec: BoxSpec, capabilities: Capabilities) -> None:
         _not_supported(f"no network {spec.network.kind!r}{_mend(spec.network.kind)}")
     if spec.runtime and spec.runtime not in capabilities.runtimes:
         known = ", ".join(sorted(capabilities.runtimes))
-        _not_supported(f"no runtime {spec.runtime!r}; it has {known}")
+        _not_supported(f"no runtime {spec.runtime!r} that sandboxes can have; it has {known}")
     if spec.resources.gpu and not capabilities.gpu:
         _not_supported("no GPU")
 

@@ -67,7 +67,7 @@ def probe(
     images: what templates name.
     """
     try:
-        with closing(connect(settings.host)) as api:
+        with closing(connect(settings.host, tls_dir=settings.tls_dir)) as api:
             return list(_engine(api, settings, images, max_sandboxes))
     except (SandboxdError, EngineRefused) as error:
         return [_gap("engine", error.detail, MEND_ENGINE, vital=True)]

@@ -6,7 +6,9 @@ Knows the docker SDK's low-level client and nothing of boxes or images.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import requests
@@ -47,15 +49,23 @@ class Engine:
     it does not answer. A cancelled call is left to its thread: what it began may still happen.
     """
 
-    def __init__(self, api: APIClient, *, host: str = "", threads: int = _THREADS) -> None:
+    def __init__(
+        self,
+        api: APIClient,
+        *,
+        host: str = "",
+        tls_dir: Path | None = None,
+        threads: int = _THREADS,
+    ) -> None:
         self.api = api
         self.host = host
+        self._tls_dir = tls_dir
         self._limiter = CapacityLimiter(threads)
         self._answering = CapacityLimiter(1)
 
     def lane(self, threads: int) -> Engine:
         """The same engine with calls of its own, which never queue behind these."""
-        return Engine(self.api, host=self.host, threads=threads)
+        return Engine(self.api, host=self.host, tls_dir=self._tls_dir, threads=threads)
 
     async def call(self, method: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """One call, made as `engine.call(engine.api.inspect_container, id)`."""
@@ -73,7 +83,12 @@ class Engine:
 
     def _answers(self) -> bool:
         try:
-            fresh = connect(self.host, version=self.api.api_version, timeout_s=_ANSWER_S)
+            fresh = connect(
+                self.host,
+                tls_dir=self._tls_dir,
+                version=self.api.api_version,
+                timeout_s=_ANSWER_S,
+            )
             try:
                 return bool(translated(fresh.ping))
             finally:
@@ -86,35 +101,56 @@ class Engine:
         await to_thread.run_sync(self.api.close)
 
 
-async def open_engine(host: str) -> Engine:
+async def open_engine(host: str, *, tls_dir: Path | None = None) -> Engine:
     """The engine at `host`. Raises `backend_unavailable` if it does not answer.
 
-    host: its address; empty: DOCKER_HOST with its TLS variables, else the usual socket.
+    host: its address; empty: DOCKER_HOST, else the usual socket. tls_dir: a folder with `ca.pem`,
+    `cert.pem` and `key.pem`; None: as DOCKER_TLS_VERIFY and DOCKER_CERT_PATH say.
     """
-    api = await to_thread.run_sync(connect, host, abandon_on_cancel=True)
-    return Engine(api, host=host)
+    api = await to_thread.run_sync(partial(connect, host, tls_dir=tls_dir), abandon_on_cancel=True)
+    return Engine(api, host=host, tls_dir=tls_dir)
 
 
-def connect(host: str, *, version: str = "", timeout_s: int = CALL_S) -> APIClient:
+def connect(
+    host: str, *, tls_dir: Path | None = None, version: str = "", timeout_s: int = CALL_S
+) -> APIClient:
     """A client of the engine. Blocking. Raises as `open_engine`.
 
-    version: of its API; empty: the newest that it has.
+    tls_dir: as for `open_engine`. version: of its API; empty: the newest that it has.
     """
     if not version:
-        first = _client(host, _OLDEST_VERSION, timeout_s)
+        first = _client(host, _OLDEST_VERSION, timeout_s, tls_dir)
         try:
             version = str(translated(first.version, api_version=False)["ApiVersion"])
+        except EngineRefused as refusal:  # as one does that wants a key
+            raise unavailable(refusal) from refusal
         finally:
             first.close()
-    return _client(host, version, timeout_s)
+    return _client(host, version, timeout_s, tls_dir)
 
 
-def _client(host: str, version: str, timeout_s: int) -> APIClient:
-    arguments: dict[str, Any] = {"base_url": host} if host else {**kwargs_from_env()}
-    arguments.setdefault("base_url", _USUAL_HOST)
+def _arguments(environment: Mapping[str, str]) -> dict[str, Any]:
+    return {**kwargs_from_env(environment=environment)}
+
+
+def _environment(host: str, tls_dir: Path | None) -> dict[str, str]:
+    """The variables that engines' clients read, with what was given instead of them."""
+    given = {"DOCKER_HOST": host} if host else {}
+    if tls_dir is not None:
+        given |= {"DOCKER_TLS_VERIFY": "1", "DOCKER_CERT_PATH": str(tls_dir)}
+    return {**os.environ, **given}
+
+
+def _client(host: str, version: str, timeout_s: int, tls_dir: Path | None) -> APIClient:
+    arguments: dict[str, Any] = {"base_url": _USUAL_HOST}
+    arguments |= translated(_arguments, _environment(host, tls_dir))
     api = translated(
         APIClient, version=version, timeout=timeout_s, max_pool_size=_CONNECTIONS, **arguments
     )
+    if "tls" in arguments:
+        # Else the certificates that a variable names for the web would be believed instead of
+        # the engine's own.
+        api.trust_env = False
     if (at := address(host)).startswith(SCHEME):
         path = at.removeprefix(SCHEME)
         use_own_connections(api, path, timeout_s=timeout_s, most=_CONNECTIONS)

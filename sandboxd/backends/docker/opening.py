@@ -56,7 +56,7 @@ async def open_docker(settings: DockerSettings) -> AsyncIterator[DockerBackend]:
 
     Raises `backend_unavailable`, naming the mend, or `not_supported`.
     """
-    engine = await open_engine(settings.host)
+    engine = await open_engine(settings.host, tls_dir=settings.tls_dir)
     try:
         async with _opened(engine, settings) as backend:
             yield backend

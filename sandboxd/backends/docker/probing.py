@@ -6,7 +6,7 @@ import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from sandboxd.backends.protocol import Capabilities, LimitKind
@@ -45,7 +45,7 @@ class Surroundings:
     @property
     def direct_networks(self) -> frozenset[str]:
         """What boxes are on by themselves. Else their guests lead out, where each address is
-        checked: ADR 0010.
+        checked: ADR 0012.
         """
         direct = self.by_tcp or self.named
         return self.networks - {"none"} if direct else frozenset()
@@ -107,7 +107,19 @@ def _security(info: Info) -> list[str]:
 
 
 def _runtimes(info: Info) -> set[str]:
-    return {name for name in info.get("Runtimes") or {} if not name.startswith(_OWN_RUNTIMES)}
+    return {
+        name
+        for name, facts in (info.get("Runtimes") or {}).items()
+        if not name.startswith(_OWN_RUNTIMES) and not _is_gvisor(name, facts)
+    }
+
+
+def _is_gvisor(name: str, facts: Mapping[str, Any] | None) -> bool:
+    """It has no subreaper, so that what a command left behind could not be ended; and all of a box
+    listens as one process, so that no guest can be told from an impostor.
+    """
+    program = PurePosixPath(str((facts or {}).get("path") or name)).name
+    return program.startswith("runsc")
 
 
 def _held(info: Info, *names: str) -> LimitKind:
@@ -136,6 +148,8 @@ def _notes(info: Info, surroundings: Surroundings) -> list[str]:
         notes.append("the engine holds no limit on memory: give it the memory control group")
     if not info.get("SwapLimit") and str(info.get("CgroupVersion")) == "1":
         notes.append("swap counts beside the memory limit: boot with swapaccount=1")
+    if any(_is_gvisor(*each) for each in (info.get("Runtimes") or {}).items()):
+        notes.append("gVisor (runsc) is refused, it ends no command's whole tree: use runc or kata")
     if surroundings.by_tcp:
         notes.append('guests are reached by TCP, so no sandbox can have `network = "none"`: ')
         notes[-1] += "run the daemon beside its engine"

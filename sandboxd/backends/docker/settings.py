@@ -19,7 +19,8 @@ class DockerSettings:
     """Which engine, and what is kept beside it.
 
     run_dir: the short directory of sockets; None chooses one by user and installation.
-    host: the engine's address; empty: DOCKER_HOST, else the usual socket.
+    host: the engine's address; empty: DOCKER_HOST, else the usual socket. tls_dir: the folder of
+    keys for one on another machine; None: as the docker program's variables say.
     guest: how guests are reached; `auto` decides by where the engine is.
     starting: containers that start at once; 0: one more than there are cores.
     ready_timeout_s: for a guest to answer. disk_every_s: between two readings of what boxes wrote.
@@ -32,6 +33,7 @@ class DockerSettings:
     installation: str
     run_dir: Path | None = None
     host: str = ""
+    tls_dir: Path | None = None
     guest: GuestMode = "auto"
     starting: int = 0
     ready_timeout_s: float = 60.0

@@ -1,0 +1,102 @@
+"""The ASGI layer between the door and the routes that takes what leads to ports inside."""
+
+from __future__ import annotations
+
+from anyio.abc import ByteStream
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from sandboxd.api.auth import Principal
+from sandboxd.api.ports.asked import Asked
+from sandboxd.api.ports.exchange import CallerLeft, Cut, Exchange
+from sandboxd.api.ports.place import Place, read_place
+from sandboxd.api.ports.tunnel import Tunnel
+from sandboxd.api.services import Services
+from sandboxd.errors import SandboxdError
+from sandboxd.wire.codes import ErrorCode
+
+
+class Entrance:
+    """Plain ASGI, since a router would cost a request more than the way inside does."""
+
+    def __init__(self, routes: ASGIApp, services: Services) -> None:
+        self._routes = routes
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        place = None if scope["type"] == "lifespan" else self._place(scope)
+        if place is None:
+            await self._routes(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await self._tunnel(place, scope, send)
+        elif place.path:
+            await self._exchange(place, scope, receive, send)
+        else:
+            await _move_below(scope, send)
+
+    def _place(self, scope: Scope) -> Place | None:
+        host = next((value for name, value in scope["headers"] if name == b"host"), b"")
+        return read_place(
+            scope["raw_path"],
+            below=scope["state"].get("below"),
+            scheme="https" if scope["scheme"] in {"https", "wss"} else "http",
+            host=host.decode("latin-1"),
+            public_url=self._services.base_url,
+        )
+
+    async def _exchange(self, place: Place, scope: Scope, receive: Receive, send: Send) -> None:
+        caller: Principal = scope["state"]["principal"]
+        ports, services = self._services.ports, self._services
+        try:
+            async with ports.open(place.sandbox_id, place.port, owner=caller.owner) as port:
+                asked = self._asked(scope, trusted=port.template in services.trusted_ports)
+                with services.metrics.port_connections.labels("http").track_inprogress():
+                    await Exchange(
+                        port,
+                        place,
+                        asked,
+                        receive=receive,
+                        send=send,
+                        stopping=services.stopping,
+                    ).run()
+        except CallerLeft:
+            pass
+        except Cut:
+            scope["state"]["cut"]()
+
+    async def _tunnel(self, place: Place, scope: Scope, send: Send) -> None:
+        caller: Principal = scope["state"]["principal"]
+        ports, services = self._services.ports, self._services
+        if caller.rights == "read":
+            raise SandboxdError(
+                ErrorCode.FORBIDDEN, "this token may only read, and a WebSocket goes both ways"
+            )
+        stream: ByteStream = scope["state"]["bytes"]
+        async with ports.open(place.sandbox_id, place.port, owner=caller.owner) as port:
+            asked = self._asked(scope, trusted=port.template in services.trusted_ports)
+            with services.metrics.port_connections.labels("websocket").track_inprogress():
+                await Tunnel(
+                    port, place, asked, caller=stream, send=send, stopping=services.stopping
+                ).run()
+
+    def _asked(self, scope: Scope, *, trusted: bool) -> Asked:
+        head_only = scope["state"].get("head_only", False)
+        return Asked(
+            method="HEAD" if head_only else scope.get("method", "GET"),
+            query=scope["query_string"],
+            headers=scope["headers"],
+            request_id=scope["state"]["request_id"],
+            trusted=trusted,
+            is_ours=self._services.auth.knows,
+        )
+
+
+async def _move_below(scope: Scope, send: Send) -> None:
+    """Relative addresses in a page at the prefix itself would lead beside it."""
+    # Relative, since what is in front of us may have put the daemon below a path.
+    target = scope["raw_path"].rpartition(b"/")[2] + b"/"
+    if scope["query_string"]:
+        target += b"?" + scope["query_string"]
+    headers = [(b"location", target), (b"content-length", b"0")]
+    await send({"type": "http.response.start", "status": 308, "headers": headers})
+    await send({"type": "http.response.body", "body": b""})
