@@ -20,11 +20,14 @@ log = structlog.get_logger(__name__)
 FAREWELL_S = 2.0  # for a peer to take the rest and close in turn
 _HELD_BYTES = 1 << 16
 
+_SWITCHING = [(b"connection", b"Upgrade"), (b"upgrade", b"websocket")]
+_CLOSING = [(b"connection", b"close")]
+
 
 class BareConnection(asyncio.Protocol):
     """Runs an application with an ASGI `websocket` scope whose `state` has the caller's `bytes`.
 
-    The application sends `websocket.accept`, whose headers are those of the 101 as they are, or
+    The application sends `websocket.accept`, whose headers are those of the 101, or
     `websocket.http.response.…`; what comes after an acceptance goes by `bytes` alone. When the
     application returns the connection is closed.
     """
@@ -89,10 +92,9 @@ class BareConnection(asyncio.Protocol):
     async def _send(self, message: Message) -> None:
         match message["type"]:
             case "websocket.accept":
-                await self._caller.send(_head(101, message["headers"], []))
+                await self._caller.send(_head(101, message["headers"], _SWITCHING))
             case "websocket.http.response.start":
-                closing = [(b"connection", b"close")]
-                await self._caller.send(_head(message["status"], message["headers"], closing))
+                await self._caller.send(_head(message["status"], message["headers"], _CLOSING))
             case "websocket.http.response.body":
                 await self._caller.send(message.get("body", b""))
             case kind:

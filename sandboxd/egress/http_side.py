@@ -6,7 +6,7 @@ concerns one hop alone. Knows no rules and no addresses.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 import anyio
@@ -49,6 +49,7 @@ class HttpInside:
     def __init__(self, stream: ByteStream) -> None:
         self._stream = stream
         self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD_BYTES)
+        self._whole = anyio.Event()  # the present request has come to its end
 
     @property
     def untouched(self) -> bool:
@@ -79,8 +80,10 @@ class HttpInside:
             await self._farewell(431, "the request's head is too large")
             raise Left
         has_body = chunked or (bool(lengths) and int(lengths[0]) > 0)
+        self._whole = anyio.Event()
         if not has_body:
             self._h11.next_event()  # its end, which is here already
+            self._whole.set()
         return Asked(
             method=event.method.decode("ascii"),
             target=event.target.decode("ascii"),
@@ -122,6 +125,7 @@ class HttpInside:
             if isinstance(event, h11.Data):
                 yield bytes(event.data)
             elif isinstance(event, h11.EndOfMessage):
+                self._whole.set()
                 return
             else:
                 raise Left
@@ -133,6 +137,21 @@ class HttpInside:
         async for piece in response.chunks():
             await self._send(h11.Data(data=piece))
         await self._send(h11.EndOfMessage())
+
+    async def until_gone(self) -> None:
+        """Return once the peer has hung up on a request that it sent in full. What it sends behind
+        it is kept; behind much of that nobody looks any more.
+        """
+        await self._whole.wait()
+        ahead = 0
+        while ahead < _READ_BYTES:
+            try:
+                data = await self._stream.receive(_READ_BYTES)
+            except (anyio.EndOfStream, *BROKEN):
+                return
+            ahead += len(data)
+            self._h11.receive_data(data)
+        await anyio.sleep_forever()
 
     def next_cycle(self) -> bool:
         """Get ready for another request; False where there can be none on this connection."""
@@ -199,8 +218,32 @@ async def relay(
         headers = [(name, value) for name, value in headers if name != b"content-length"]
     connection = AsyncConnection(AnyioStream(outside))
     body = inside.body() if asked.body else None
-    response = await connection.request(asked.method, path, headers, body)
-    if response.status == 101:  # nobody asked for it
-        raise ConnectionLost("the server changed the protocol", sent=True)
-    await inside.answer(response)
+
+    async def exchange() -> None:
+        response = await connection.request(asked.method, path, headers, body)
+        if response.status == 101:  # nobody asked for it
+            raise ConnectionLost("the server changed the protocol", sent=True)
+        await inside.answer(response)
+
+    await _while_there(inside, exchange)
     return inside.next_cycle()
+
+
+async def _while_there(inside: HttpInside, act: Callable[[], Awaitable[None]]) -> None:
+    """Give an exchange up when who asked hangs up: a model's long answer costs its owner money."""
+    failure: Exception | None = Left()
+    async with anyio.create_task_group() as tasks:
+
+        async def watch() -> None:
+            await inside.until_gone()
+            tasks.cancel_scope.cancel()
+
+        tasks.start_soon(watch, name="way-out-watch")
+        try:
+            await act()
+            failure = None
+        except (Left, ConnectionLost) as error:
+            failure = error
+        tasks.cancel_scope.cancel()
+    if failure is not None:
+        raise failure

@@ -15,7 +15,8 @@ from scripts.bench.measure import Pair, in_turn, median, timed_here_ms, worst_bu
 from scripts.bench.rows import true_in
 
 _AT_ONCE = (1, 2, 4, 8)
-_STARTS = 16
+_STARTS = 24
+_SELDOM_S = 0.2
 _REFILL_ROUNDS = 3
 _GONE_S = 60.0
 _RELEASES = 100
@@ -89,7 +90,7 @@ async def _refill_rate(house: House) -> float:
     """The same number of boxes, from none; all are gone again afterwards."""
     began = time.perf_counter()
     await house.adjust("cold", ready=_STARTS)
-    await house.wait_for_stock("cold", _STARTS)
+    await house.wait_for_stock("cold", _STARTS, every_s=_SELDOM_S)
     rate = _STARTS / (time.perf_counter() - began)
     await house.adjust("cold", ready=0)
     await house.wait_for_stock("cold", 0)

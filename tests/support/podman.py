@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -14,11 +15,11 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import docker
-import requests
 
 from tests.support.engine import load_image_of_tests
-from tests.support.engine_traces import mounts_below, unmount_all
+from tests.support.engine_traces import mounts_below, remove_cgroups, unmount_all
 
+_CGROUP = "libpod_parent"  # what is empty of it goes; another Podman's stays
 _START_S = 30.0
 _END_S = 20.0
 _CALL_S = 60
@@ -77,6 +78,7 @@ class PodmanEngine:
                 self._process.kill()
                 self._process.wait(_END_S)
         unmount_all(self.directory)
+        remove_cgroups(_CGROUP)
         shutil.rmtree(self.directory, ignore_errors=True)
         left = mounts_below(self.directory)
         assert not left, left
@@ -92,9 +94,11 @@ class PodmanEngine:
         ]
 
     def _answers(self) -> bool:
-        errors = (docker.errors.DockerException, requests.RequestException)
-        with suppress(*errors), closing(self.client()) as client:
-            return bool(client.ping())
+        with closing(socket.socket(socket.AF_UNIX)) as line, suppress(OSError):
+            line.settimeout(_CALL_S)
+            line.connect(self.host.removeprefix("unix://"))
+            line.sendall(b"GET /_ping HTTP/1.0\r\nHost: engine\r\n\r\n")
+            return b" 200 " in line.recv(64)
         return False
 
 

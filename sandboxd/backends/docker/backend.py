@@ -10,19 +10,19 @@ from typing import NoReturn
 from anyio import to_thread
 from anyio.abc import ByteStream
 
-from sandboxd.backends.docker.census import Census
 from sandboxd.backends.docker.imaging import DockerImages
-from sandboxd.backends.docker.judging import Judge
-from sandboxd.backends.docker.living import LivingBox, Roster
 from sandboxd.backends.docker.making import Maker
-from sandboxd.backends.docker.reach import Reach
-from sandboxd.backends.docker.reaching import lost
+from sandboxd.backends.docker.reaching.by_socket import lost
+from sandboxd.backends.docker.reaching.way import Reach
 from sandboxd.backends.docker.records import (
     NAME,
     record_of_reference,
     reference,
 )
 from sandboxd.backends.docker.removing import Remover
+from sandboxd.backends.docker.watching.census import Census
+from sandboxd.backends.docker.watching.judging import Judge
+from sandboxd.backends.docker.watching.living import LivingBox, Roster
 from sandboxd.backends.protocol import (
     BoxOrder,
     BoxRef,

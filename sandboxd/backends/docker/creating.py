@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sandboxd.backends.docker.labels import labels_of
-from sandboxd.backends.docker.reach import Door
+from sandboxd.backends.docker.reaching.way import Door
 from sandboxd.backends.protocol import BoxOrder
 from sandboxd.guest.inside import GUEST_INSIDE, KEPT_CAPABILITIES
 from sandboxd.kernel.cgroups import GUEST_PIDS

@@ -26,7 +26,7 @@ from sandboxd.backends.docker.probing import (
     has_seccomp,
     is_rootless,
 )
-from sandboxd.backends.docker.reach_choice import check_reach, way
+from sandboxd.backends.docker.reaching.choice import check_reach, way
 from sandboxd.backends.docker.settings import DockerSettings
 from sandboxd.backends.protocol import Capabilities, LimitKind
 from sandboxd.errors import SandboxdError

@@ -18,8 +18,8 @@ from sandboxd.backends.docker.imaging import DockerImages, ImageFacts
 from sandboxd.backends.docker.labels import labels_of, owned_by
 from sandboxd.backends.docker.networks import Networks
 from sandboxd.backends.docker.places import Places, conflict
-from sandboxd.backends.docker.reach import Reach
-from sandboxd.backends.docker.reaching import ended_early
+from sandboxd.backends.docker.reaching.by_socket import ended_early
+from sandboxd.backends.docker.reaching.way import Reach
 from sandboxd.backends.docker.records import BoxRecord, record_of_container
 from sandboxd.backends.docker.refusals import start_refused
 from sandboxd.backends.docker.removing import Remover

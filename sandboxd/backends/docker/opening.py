@@ -12,13 +12,8 @@ import anyio
 from anyio import to_thread
 
 from sandboxd.backends.docker.backend import DockerBackend
-from sandboxd.backends.docker.census import Census
-from sandboxd.backends.docker.disk_watch import DiskWatch
 from sandboxd.backends.docker.engine import Engine, EngineRefused, open_engine
-from sandboxd.backends.docker.engine_readings import EngineGroup
 from sandboxd.backends.docker.imaging import DockerImages, ImageSettings, open_images
-from sandboxd.backends.docker.judging import Judge
-from sandboxd.backends.docker.living import FindGroup, Roster
 from sandboxd.backends.docker.making import Ground, Maker
 from sandboxd.backends.docker.networks import Networks
 from sandboxd.backends.docker.places import Places
@@ -29,7 +24,7 @@ from sandboxd.backends.docker.probing import (
     capabilities_of,
     is_rootless,
 )
-from sandboxd.backends.docker.reach_choice import (
+from sandboxd.backends.docker.reaching.choice import (
     check_reach,
     choose_reach,
     find_own_container,
@@ -41,7 +36,12 @@ from sandboxd.backends.docker.refusals import call_refused
 from sandboxd.backends.docker.removing import Remover
 from sandboxd.backends.docker.seccomp_option import seccomp_option
 from sandboxd.backends.docker.settings import DockerSettings
-from sandboxd.backends.docker.watching import EventWatch
+from sandboxd.backends.docker.watching.census import Census
+from sandboxd.backends.docker.watching.disk import DiskWatch
+from sandboxd.backends.docker.watching.events import EventWatch
+from sandboxd.backends.docker.watching.judging import Judge
+from sandboxd.backends.docker.watching.living import FindGroup, Roster
+from sandboxd.backends.docker.watching.readings import EngineGroup
 from sandboxd.backends.protocol import Capabilities
 from sandboxd.guest.binary import guest_binary
 from sandboxd.guest.run_dir import open_run_dir

@@ -11,9 +11,9 @@ from anyio import CapacityLimiter, to_thread
 
 from sandboxd.backends.docker.engine import Engine, EngineRefused
 from sandboxd.backends.docker.labels import owned_by
-from sandboxd.backends.docker.living import Roster
 from sandboxd.backends.docker.places import Places
 from sandboxd.backends.docker.refusals import removal_refused
+from sandboxd.backends.docker.watching.living import Roster
 from sandboxd.errors import SandboxdError
 from sandboxd.wire.codes import ErrorCode
 

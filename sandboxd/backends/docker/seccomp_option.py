@@ -8,8 +8,8 @@ from typing import Any
 from anyio import to_thread
 
 from sandboxd.backends.docker.engine import Engine, EngineRefused
-from sandboxd.backends.docker.host_paths import HostPaths
 from sandboxd.backends.docker.probing import Info, has_seccomp
+from sandboxd.backends.docker.reaching.host_paths import HostPaths
 from sandboxd.backends.docker.refusals import call_refused
 from sandboxd.kernel.seccomp_profile import profile_for
 

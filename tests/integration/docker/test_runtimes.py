@@ -20,7 +20,7 @@ from sandboxd.wire.codes import ErrorCode
 from tests.conftest import EngineHost
 from tests.support.podman import missing, podman_engine
 
-pytestmark = [pytest.mark.anyio, pytest.mark.docker]
+pytestmark = [pytest.mark.anyio, pytest.mark.docker, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,6 @@ def podman() -> Iterator[tuple[str, str]]:
         yield engine.host, image
 
 
-@pytest.mark.timeout(180)
 async def test_podman_makes_a_box_runs_a_command_and_leaves_nothing(
     podman: tuple[str, str], tmp_path: Path
 ) -> None:

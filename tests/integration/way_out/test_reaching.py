@@ -143,6 +143,40 @@ print(rest(s))
         assert "data: 2" in await box.said(running)
 
 
+async def test_a_request_whose_asker_hangs_up_is_given_up_outside_too(world: World) -> None:
+    asked, given_up = anyio.Event(), anyio.Event()
+
+    async def thinks(stream: SocketStream) -> None:
+        await stream.receive()
+        asked.set()
+        try:
+            await stream.receive()
+        finally:
+            given_up.set()
+
+    async with serving(thinks, host="127.0.0.1") as port:
+        box = await world.lease(forwards={8000: f"http://127.0.0.1:{port}/v1"})
+        running = await box.start("""
+s = to(8000, b"GET /long HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n")
+time.sleep(60)
+""")
+        with anyio.fail_after(20):
+            await asked.wait()
+            await box.tenancy.guest.signal(running, "KILL")
+            await given_up.wait()
+
+
+async def test_requests_may_be_sent_one_behind_the_other(world: World) -> None:
+    async with serving(tell_request, host="127.0.0.1") as port:
+        box = await world.lease(forwards={8000: f"http://127.0.0.1:{port}/v1"})
+        said = await box.python("""
+one = b"GET /%d HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n"
+last = b"GET /3 HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n"
+print(ask(one % 1 + one % 2 + last, 8000))
+""")
+    assert [f"/v1/{number} " in said for number in (1, 2, 3)] == [True] * 3
+
+
 async def test_a_server_inside_may_have_the_usual_port_of_the_proxy(world: World) -> None:
     world.name("web.test")
     async with serving(echo, host="127.0.0.1") as port:

@@ -17,7 +17,7 @@ from docker.types import CancellableStream
 
 from sandboxd.backends.docker.engine import Engine, EngineRefused, translated
 from sandboxd.backends.docker.labels import BOX, owned_by
-from sandboxd.backends.docker.living import LivingBox, Roster
+from sandboxd.backends.docker.watching.living import LivingBox, Roster
 from sandboxd.errors import SandboxdError
 
 log = structlog.get_logger(__name__)

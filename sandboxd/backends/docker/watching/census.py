@@ -8,11 +8,11 @@ from anyio import to_thread
 
 from sandboxd.backends.docker.engine import Engine, EngineRefused
 from sandboxd.backends.docker.labels import BOX, order_labels, owned_by
-from sandboxd.backends.docker.living import Roster
 from sandboxd.backends.docker.places import Places
-from sandboxd.backends.docker.reach import Reach
+from sandboxd.backends.docker.reaching.way import Reach
 from sandboxd.backends.docker.records import Whereabouts, record_of_container, reference
 from sandboxd.backends.docker.refusals import call_refused
+from sandboxd.backends.docker.watching.living import Roster
 from sandboxd.backends.protocol import OwnedBox
 
 _Facts = dict[str, Any]

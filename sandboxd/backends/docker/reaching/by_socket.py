@@ -10,11 +10,11 @@ from anyio import to_thread
 from anyio.abc import ByteStream
 
 from sandboxd.backends.deaths import forged
-from sandboxd.backends.docker.host_paths import HostPaths
-from sandboxd.backends.docker.living import LivingBox
 from sandboxd.backends.docker.places import Places
-from sandboxd.backends.docker.reach import Door, Facts, Hold
+from sandboxd.backends.docker.reaching.host_paths import HostPaths
+from sandboxd.backends.docker.reaching.way import Door, Facts, Hold
 from sandboxd.backends.docker.records import BoxRecord, Whereabouts
+from sandboxd.backends.docker.watching.living import LivingBox
 from sandboxd.backends.protocol import Death
 from sandboxd.errors import SandboxdError
 from sandboxd.guest.inside import GUEST_INSIDE, SHARED_INSIDE, SOCKET_INSIDE

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 from anyio.abc import ByteStream
 
-from sandboxd.backends.docker.living import LivingBox
 from sandboxd.backends.docker.records import BoxRecord, Whereabouts
+from sandboxd.backends.docker.watching.living import LivingBox
 from sandboxd.model.template import Mount
 
 Facts = Mapping[str, Any]  # what the engine says of one container

@@ -12,11 +12,11 @@ from urllib.parse import urlsplit
 from anyio import to_thread
 
 from sandboxd.backends.docker.engine import Engine, EngineRefused, address
-from sandboxd.backends.docker.host_paths import OwnContainer, own_container
 from sandboxd.backends.docker.places import Places
-from sandboxd.backends.docker.reach import Reach
-from sandboxd.backends.docker.reaching import SocketReach
-from sandboxd.backends.docker.reaching_tcp import Route, open_tcp_reach
+from sandboxd.backends.docker.reaching.by_socket import SocketReach
+from sandboxd.backends.docker.reaching.by_tcp import Route, open_tcp_reach
+from sandboxd.backends.docker.reaching.host_paths import OwnContainer, own_container
+from sandboxd.backends.docker.reaching.way import Reach
 from sandboxd.backends.docker.refusals import call_refused
 from sandboxd.backends.docker.settings import DockerSettings
 from sandboxd.errors import SandboxdError
