@@ -11,6 +11,7 @@ from sandboxd import __version__
 from sandboxd.api import problems
 from sandboxd.api.auth import Auth
 from sandboxd.api.door import Door
+from sandboxd.api.ports.document import with_ports
 from sandboxd.api.ports.entrance import Entrance
 from sandboxd.api.routes import (
     attach,
@@ -48,7 +49,7 @@ def build_routes(metrics: Metrics) -> FastAPI:
     for router in routers:
         app.include_router(router)
     generate = app.openapi
-    app.openapi = lambda: with_problems(generate())  # type: ignore[method-assign]
+    app.openapi = lambda: with_problems(with_ports(generate()))  # type: ignore[method-assign]
     return app
 
 

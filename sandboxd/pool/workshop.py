@@ -19,7 +19,7 @@ from sandboxd.telemetry.metrics import Metrics
 from sandboxd.wire.codes import ErrorCode
 
 # A backstop: a backend bounds its own steps, and a large image may take long to come.
-_MAKE_S = 3600.0
+_MAKE_S = 1800.0
 _LOOK_S = 5.0
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import anyio
 
-from scripts.bench import attach_rows, bare_engine, docker_rows, rows, tunnel_rows
+from scripts.bench import attach_rows, bare_engine, docker_rows, port_rows, rows, tunnel_rows
 from scripts.bench.figures import Figure, Row
 from scripts.bench.house import Ground, open_house
 
@@ -22,7 +22,7 @@ _ROW_TIMEOUT_S = 600.0
 
 
 _ROWS = {
-    "local": (*rows.ROWS, *attach_rows.ROWS, *tunnel_rows.ROWS),
+    "local": (*rows.ROWS, *attach_rows.ROWS, *port_rows.ROWS, *tunnel_rows.ROWS),
     "docker": docker_rows.ROWS,
 }
 

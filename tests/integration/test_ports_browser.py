@@ -18,7 +18,7 @@ from selenium.webdriver.common.by import By
 
 from tests.support.daemon import run_daemon
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.timeout(120)  # a browser takes its time to start on a busy machine
 
 PROGRAM = Path(__file__).parent.parent / "support" / "page_program.py"
 # The application runs on this very Python and its packages, which a sandbox does not see by itself.

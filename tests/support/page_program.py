@@ -25,10 +25,16 @@ PAGE = """<!doctype html>
     .then(answer => answer.json()).then(said => show("posted", said.size));
   const socket = new WebSocket(new URL("ws", location.href).href.replace("http", "ws"), ["echo"]);
   socket.onopen = () => socket.send("over and back");
-  socket.onmessage = event => { show("socket", socket.protocol + ":" + event.data); socket.close(4000); };
+  socket.onmessage = event => {
+    show("socket", socket.protocol + ":" + event.data);
+    socket.close(4000);
+  };
   socket.onclose = event => show("socket", ":" + event.code);
   const events = new EventSource("events");
-  events.onmessage = event => { show("events", event.data); if (event.data === "3") events.close(); };
+  events.onmessage = event => {
+    show("events", event.data);
+    if (event.data === "3") events.close();
+  };
 </script>
 """
 HOSTILE = """<!doctype html>

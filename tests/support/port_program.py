@@ -87,7 +87,11 @@ class Exchange:
         async for piece in self.body():
             digest.update(piece)
             size += len(piece)
-        told: dict[str, object] = {"method": self.method, "target": self.target, "headers": self.pairs}
+        told: dict[str, object] = {
+            "method": self.method,
+            "target": self.target,
+            "headers": self.pairs,
+        }
         told |= {"size": size, "digest": digest.hexdigest(), "state": state}
         said = json.dumps(told).encode()
         await self.say(WHOLE % len(said) + (b"" if self.method == "HEAD" else said))

@@ -167,6 +167,15 @@ class AsyncSandbox:
         )
         return SandboxToken.from_json(await self._api.json(call))
 
+    def port_url(self, port: int, path: str = "/", *, token: SandboxToken | None = None) -> str:
+        """Where a server inside is reached: HTTP, and WebSockets with `ws` in place of `http`.
+
+        token: one of `token()`; then the address needs no key, and opens in a browser. Else
+        requests carry `Authorization: Bearer KEY`. Nobody listens there yet: 502, `conflict`.
+        """
+        below = token.url if token is not None else self._api.url + path_of("sandboxes", self.id)
+        return f"{below}/ports/{port}/{path.removeprefix('/')}"
+
     async def set_network(self, network: str | Mapping[str, Any]) -> SandboxInfo:
         """Change what it may reach; connections that no longer may be are closed.
 
