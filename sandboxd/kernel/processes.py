@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import select
 import signal
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import anyio
@@ -24,6 +25,23 @@ class ProcessMark:
     start_ticks: int
     pid_ns: int
     boot_id: str
+
+    def facts(self) -> dict[str, str | int]:
+        """As strings and numbers, to be stored."""
+        return asdict(self)
+
+    @classmethod
+    def from_facts(cls, facts: Mapping[str, str | int]) -> ProcessMark | None:
+        """The mark among what was stored; None where there is none."""
+        try:
+            return cls(
+                pid=int(facts["pid"]),
+                start_ticks=int(facts["start_ticks"]),
+                pid_ns=int(facts["pid_ns"]),
+                boot_id=str(facts["boot_id"]),
+            )
+        except (KeyError, ValueError):
+            return None
 
 
 def boot_id() -> str:

@@ -12,7 +12,6 @@ from anyio.abc import ByteStream
 
 from sandboxd.backends.docker.imaging import DockerImages
 from sandboxd.backends.docker.making import Maker
-from sandboxd.backends.docker.reaching.by_socket import lost
 from sandboxd.backends.docker.reaching.way import Reach
 from sandboxd.backends.docker.records import (
     NAME,
@@ -23,6 +22,7 @@ from sandboxd.backends.docker.removing import Remover
 from sandboxd.backends.docker.watching.census import Census
 from sandboxd.backends.docker.watching.judging import Judge
 from sandboxd.backends.docker.watching.living import LivingBox, Roster
+from sandboxd.backends.parts.deaths import lost
 from sandboxd.backends.protocol import (
     BoxOrder,
     BoxRef,

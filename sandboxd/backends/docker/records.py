@@ -68,12 +68,7 @@ def reference(record: BoxRecord) -> BoxRef:
         "disk_limit_bytes": record.disk_limit_bytes,
     }
     if (mark := record.process) is not None:
-        details |= {
-            "pid": mark.pid,
-            "start_ticks": mark.start_ticks,
-            "pid_ns": mark.pid_ns,
-            "boot_id": mark.boot_id,
-        }
+        details |= mark.facts()
     if (address := record.address) is not None:
         details |= {
             "host": address.host,
@@ -91,25 +86,13 @@ def record_of_reference(ref: BoxRef) -> BoxRecord:
         container_id=str(details.get("container", "")),
         memory_limit_bytes=_number(details.get("memory_limit_bytes"), 0),
         disk_limit_bytes=_number(details.get("disk_limit_bytes"), 1 << 62),
-        process=_mark(details),
+        process=ProcessMark.from_facts(details),
         address=_address(details),
     )
 
 
 def _number(value: str | int | None, otherwise: int) -> int:
     return value if isinstance(value, int) else otherwise
-
-
-def _mark(details: Mapping[str, str | int]) -> ProcessMark | None:
-    try:
-        return ProcessMark(
-            pid=int(details["pid"]),
-            start_ticks=int(details["start_ticks"]),
-            pid_ns=int(details["pid_ns"]),
-            boot_id=str(details["boot_id"]),
-        )
-    except (KeyError, ValueError):
-        return None
 
 
 def _address(details: Mapping[str, str | int]) -> GuestAddress | None:

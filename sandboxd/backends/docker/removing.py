@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
@@ -14,6 +12,7 @@ from sandboxd.backends.docker.labels import owned_by
 from sandboxd.backends.docker.places import Places
 from sandboxd.backends.docker.refusals import removal_refused
 from sandboxd.backends.docker.watching.living import Roster
+from sandboxd.backends.parts.turns import Turns
 from sandboxd.errors import SandboxdError
 from sandboxd.wire.codes import ErrorCode
 
@@ -33,14 +32,14 @@ class Remover:
         self._places = places
         self._installation = installation
         self._files = CapacityLimiter(_AT_ONCE)
-        self._locks: dict[str, anyio.Lock] = {}
+        self._turns = Turns()
 
     async def remove(self, box_id: str, container_id: str = "") -> None:
         """Remove a box. Raises `backend_unavailable` if that must be tried again.
 
         container_id: if it is known; else whatever carries the box's label goes.
         """
-        async with self._alone(box_id):
+        async with self._turns.alone(box_id):
             box = self._roster.get(box_id)
             if box is not None:
                 box.is_ours = True
@@ -83,14 +82,3 @@ class Remover:
                 ErrorCode.BACKEND_UNAVAILABLE,
                 f"the directory of box {box_id} could not be removed: {error}",
             ) from error
-
-    @asynccontextmanager
-    async def _alone(self, box_id: str) -> AsyncIterator[None]:
-        """One removal of a box at a time; whoever comes second finds it gone."""
-        lock = self._locks.setdefault(box_id, anyio.Lock())
-        try:
-            async with lock:
-                yield
-        finally:
-            if not lock.locked():
-                self._locks.pop(box_id, None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import anyio
@@ -14,7 +14,7 @@ from sandboxd.backends.fake.box import FakeBox
 from sandboxd.backends.fake.faults import Faults, Mishap
 from sandboxd.backends.fake.images import FakeImages
 from sandboxd.backends.fake.settings import FakeSettings
-from sandboxd.backends.fake.watchers import Watchers
+from sandboxd.backends.parts.watchers import Watchers
 from sandboxd.backends.protocol import (
     BoxOrder,
     BoxRef,
@@ -115,11 +115,9 @@ class FakeBackend:
             raise SandboxdError(ErrorCode.SANDBOX_LOST, "the box is dead")
         return box.connect()
 
-    @asynccontextmanager
-    async def watch(self) -> AsyncIterator[AsyncIterator[Death]]:
+    def watch(self) -> AbstractAsyncContextManager[AsyncIterator[Death]]:
         """Deaths from now on."""
-        with self._watchers.join() as deaths:
-            yield deaths
+        return self._watchers.join()
 
     async def read(self, ref: BoxRef) -> Readings:
         """Nothing can be read from outside."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import NoReturn
 
@@ -11,13 +11,13 @@ import anyio
 from anyio import to_thread
 from anyio.abc import ByteStream
 
-from sandboxd.backends.deaths import forged
 from sandboxd.backends.local.boxes import BoxRecord, BoxShelf
 from sandboxd.backends.local.launching.making import Attempt, Maker
 from sandboxd.backends.local.launching.roots import Roots
 from sandboxd.backends.local.living import LivingBox, Roster
 from sandboxd.backends.local.removing import Remover
 from sandboxd.backends.local.roots_seen import RootsSeen
+from sandboxd.backends.parts.deaths import forged, lost
 from sandboxd.backends.protocol import (
     BoxOrder,
     BoxRef,
@@ -131,7 +131,7 @@ class LocalBackend:
         """A stream to the guest; see the protocol."""
         box = await self._find(ref)
         if box is None or box.gone.is_set():
-            raise _lost(box.death if box else await self.look(ref))
+            raise lost(box.death if box else await self.look(ref))
         places = self._shelf.places(ref.box_id)
         while True:
             try:
@@ -139,7 +139,7 @@ class LocalBackend:
             except NotTheGuest as error:
                 box.end(forged(box.box_id, peer_pid=error.peer_pid, guest_pid=box.pid))
                 await box.gone.wait()
-                raise _lost(box.death) from error
+                raise lost(box.death) from error
             except BlockingIOError:  # the guest's queue of connections is full
                 await anyio.sleep(0.005)
             except OSError as error:
@@ -153,7 +153,7 @@ class LocalBackend:
                 if not box.gone.is_set():
                     box.end(forged(box.box_id, peer_pid=0, guest_pid=box.pid))
                     await box.gone.wait()
-                raise _lost(box.death) from error
+                raise lost(box.death) from error
 
     def watch(self) -> AbstractAsyncContextManager[AsyncIterator[Death]]:
         """Deaths from now on; see the protocol."""
@@ -182,7 +182,7 @@ class LocalBackend:
             labels={},
             disk_limit_bytes=1 << 62,
             memory_limit_bytes=0,
-            process=_mark(ref.details),
+            process=ProcessMark.from_facts(ref.details),
         )
 
     def _ref(self, record: BoxRecord) -> BoxRef:
@@ -193,10 +193,7 @@ class LocalBackend:
             backend=NAME,
             box_id=record.box_id,
             details={
-                "pid": mark.pid,
-                "start_ticks": mark.start_ticks,
-                "pid_ns": mark.pid_ns,
-                "boot_id": mark.boot_id,
+                **mark.facts(),
                 "socket": str(places.socket),
                 "shared": str(places.shared),
             },
@@ -235,18 +232,6 @@ def _never_ready(patience_s: float) -> SandboxdError:
     )
 
 
-def _lost(death: Death | None) -> SandboxdError:
-    if death is None:
-        return SandboxdError(ErrorCode.SANDBOX_LOST, "the sandbox was removed")
-    return SandboxdError(
-        ErrorCode.SANDBOX_LOST,
-        f"the sandbox died: {death.detail}",
-        fault=death.fault,
-        mask=death.mask,
-        details={"reason": death.reason, "evidence": dict(death.evidence)},
-    )
-
-
 def _is_conflict(error: BaseException) -> bool:
     return isinstance(error, SandboxdError) and error.code is ErrorCode.CONFLICT
 
@@ -259,16 +244,3 @@ def _is_alive(mark: ProcessMark) -> bool:
         return not has_ended(pidfd)
     finally:
         os.close(pidfd)
-
-
-def _mark(details: Mapping[str, str | int]) -> ProcessMark | None:
-    """The process that a reference names; None if it is not one of ours."""
-    try:
-        return ProcessMark(
-            pid=int(details["pid"]),
-            start_ticks=int(details["start_ticks"]),
-            pid_ns=int(details["pid_ns"]),
-            boot_id=str(details["boot_id"]),
-        )
-    except (KeyError, ValueError):
-        return None

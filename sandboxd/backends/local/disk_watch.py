@@ -10,9 +10,9 @@ from __future__ import annotations
 import anyio
 from anyio import CapacityLimiter, to_thread
 
-from sandboxd.backends.deaths import over_disk
 from sandboxd.backends.local.boxes import BoxShelf
 from sandboxd.backends.local.living import LivingBox, Roster
+from sandboxd.backends.parts.deaths import over_disk
 from sandboxd.kernel.cgroups import Cgroups
 from sandboxd.kernel.trees import disk_usage
 

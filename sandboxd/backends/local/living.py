@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
 import anyio
 from anyio import to_thread
 from anyio.abc import TaskGroup
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-from sandboxd.backends.deaths import Evidence, judge, rebooted
 from sandboxd.backends.local.boxes import BoxRecord, BoxShelf
 from sandboxd.backends.local.launching.launcher import OuterBwrap, read_complaints
+from sandboxd.backends.parts.deaths import Evidence, judge, rebooted
+from sandboxd.backends.parts.watchers import Watchers
 from sandboxd.backends.protocol import Death, Readings
 from sandboxd.kernel.cgroups import Cgroups
 from sandboxd.kernel.processes import (
@@ -29,7 +29,6 @@ from sandboxd.kernel.processes import (
 )
 
 _REPORT_PATIENCE_S = 2  # for bubblewrap to write down the exit code, after the death
-_TOLD_AT_ONCE = 256
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -80,7 +79,7 @@ class Roster:
         self._shelf = shelf
         self._cgroups = cgroups
         self._boxes: dict[str, LivingBox] = {}
-        self._watchers: list[MemoryObjectSendStream[Death]] = []
+        self._watchers = Watchers()
 
     def living(self) -> list[LivingBox]:
         """All that is under watch and not known to be dead."""
@@ -121,7 +120,7 @@ class Roster:
             box.gone.set()
             os.close(box.pidfd)
         if box.death is not None and not box.is_ours:
-            await self._tell(box.death)
+            self._watchers.tell(box.death)
 
     async def examine(self, record: BoxRecord, box: LivingBox | None = None) -> Death:
         """Why a dead box died."""
@@ -153,24 +152,9 @@ class Roster:
             return code
         return None
 
-    async def _tell(self, death: Death) -> None:
-        for watcher in list(self._watchers):
-            try:
-                await watcher.send(death)
-            except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-                continue
-
-    @asynccontextmanager
-    async def watch(self) -> AsyncIterator[MemoryObjectReceiveStream[Death]]:
+    def watch(self) -> AbstractAsyncContextManager[AsyncIterator[Death]]:
         """Deaths from now on."""
-        send, receive = anyio.create_memory_object_stream[Death](_TOLD_AT_ONCE)
-        self._watchers.append(send)
-        try:
-            yield receive
-        finally:
-            self._watchers.remove(send)
-            send.close()
-            receive.close()
+        return self._watchers.join()
 
     async def read(self, box: LivingBox) -> Readings:
         """What a box uses now."""

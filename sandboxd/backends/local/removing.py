@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import anyio
 from anyio import CapacityLimiter, to_thread
@@ -12,6 +12,7 @@ from anyio import CapacityLimiter, to_thread
 from sandboxd.backends.local.boxes import BoxShelf
 from sandboxd.backends.local.launching.launcher import OuterBwrap
 from sandboxd.backends.local.living import LivingBox, Roster, reap
+from sandboxd.backends.parts.turns import Turns
 from sandboxd.errors import SandboxdError
 from sandboxd.kernel.cgroups import Cgroups
 from sandboxd.kernel.processes import (
@@ -34,11 +35,11 @@ class Remover:
         self._shelf = shelf
         self._cgroups = cgroups
         self._limiter = CapacityLimiter(8)  # they wait for the disk more than for each other
-        self._locks: dict[str, anyio.Lock] = {}
+        self._turns = Turns()
 
     async def remove(self, box: LivingBox) -> None:
         """End a box under watch and remove it. Raises `backend_unavailable` if it does not die."""
-        async with self._alone(box.box_id):
+        async with self._turns.alone(box.box_id):
             box.is_ours = True
             box.end()
             with _patience(box.box_id):
@@ -50,22 +51,11 @@ class Remover:
 
         outer: to be collected, if it is our child. Raises as `remove`.
         """
-        async with self._alone(box_id):
+        async with self._turns.alone(box_id):
             with _patience(box_id):
                 await self._end_strays(box_id)
             await reap(outer)
             await self._clear(box_id)
-
-    @asynccontextmanager
-    async def _alone(self, box_id: str) -> AsyncIterator[None]:
-        """One removal of a box at a time; whoever comes second finds it gone."""
-        lock = self._locks.setdefault(box_id, anyio.Lock())
-        try:
-            async with lock:
-                yield
-        finally:
-            if not lock.locked():
-                self._locks.pop(box_id, None)
 
     async def _end_strays(self, box_id: str) -> None:
         """Until nothing is found twice in a row.

@@ -9,12 +9,12 @@ import anyio
 from anyio import to_thread
 from anyio.abc import ByteStream
 
-from sandboxd.backends.deaths import forged
 from sandboxd.backends.docker.places import Places
 from sandboxd.backends.docker.reaching.host_paths import HostPaths
 from sandboxd.backends.docker.reaching.way import Door, Facts, Hold
 from sandboxd.backends.docker.records import BoxRecord, Whereabouts
 from sandboxd.backends.docker.watching.living import LivingBox
+from sandboxd.backends.parts.deaths import forged, lost
 from sandboxd.backends.protocol import Death
 from sandboxd.errors import SandboxdError
 from sandboxd.guest.inside import GUEST_INSIDE, SHARED_INSIDE, SOCKET_INSIDE
@@ -130,16 +130,3 @@ async def _end(box: LivingBox, verdict: Death) -> None:
 def ended_early() -> SandboxdError:
     """Its first process ended before it answered."""
     return SandboxdError(ErrorCode.START_FAILED, "the sandbox ended while it started")
-
-
-def lost(death: Death | None) -> SandboxdError:
-    """The error for whoever wants to reach a dead box."""
-    if death is None:
-        return SandboxdError(ErrorCode.SANDBOX_LOST, "the sandbox was removed")
-    return SandboxdError(
-        ErrorCode.SANDBOX_LOST,
-        f"the sandbox died: {death.detail}",
-        fault=death.fault,
-        mask=death.mask,
-        details={"reason": death.reason, "evidence": dict(death.evidence)},
-    )

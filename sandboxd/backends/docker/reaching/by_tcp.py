@@ -18,11 +18,12 @@ from anyio import to_thread
 from anyio.abc import ByteStream
 
 from sandboxd.backends.docker.engine import Engine, EngineRefused
-from sandboxd.backends.docker.reaching.by_socket import ended_early, lost
+from sandboxd.backends.docker.reaching.by_socket import ended_early
 from sandboxd.backends.docker.reaching.way import Door, Facts, Hold
 from sandboxd.backends.docker.records import BoxRecord, GuestAddress, Whereabouts
 from sandboxd.backends.docker.refusals import call_refused
 from sandboxd.backends.docker.watching.living import LivingBox
+from sandboxd.backends.parts.deaths import lost
 from sandboxd.errors import SandboxdError
 from sandboxd.guest.inside import GUEST_INSIDE, SHARED_INSIDE
 from sandboxd.guest.tcp import GUEST_PORT, NotProven, connect_tcp_guest

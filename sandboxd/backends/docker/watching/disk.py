@@ -13,9 +13,9 @@ import anyio
 import structlog
 from anyio import CapacityLimiter, to_thread
 
-from sandboxd.backends.deaths import over_disk
 from sandboxd.backends.docker.engine import Engine, EngineRefused
 from sandboxd.backends.docker.watching.living import LivingBox, Roster
+from sandboxd.backends.parts.deaths import over_disk
 from sandboxd.errors import SandboxdError
 
 log = structlog.get_logger(__name__)

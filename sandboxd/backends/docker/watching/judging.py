@@ -11,11 +11,11 @@ from typing import Any, Protocol
 import anyio
 from anyio import to_thread
 
-from sandboxd.backends.deaths import Evidence, judge, rebooted
 from sandboxd.backends.docker.engine import Engine, EngineRefused
 from sandboxd.backends.docker.records import BoxRecord
 from sandboxd.backends.docker.refusals import call_refused
 from sandboxd.backends.docker.watching.living import LivingBox
+from sandboxd.backends.parts.deaths import Evidence, judge, rebooted
 from sandboxd.backends.protocol import Death
 from sandboxd.errors import SandboxdError
 from sandboxd.kernel.group_readings import GroupReadings

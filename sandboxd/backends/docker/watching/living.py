@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
 import anyio
 from anyio.abc import TaskGroup
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from sandboxd.backends.docker.records import BoxRecord
+from sandboxd.backends.parts.watchers import Watchers
 from sandboxd.backends.protocol import Death
 from sandboxd.kernel.group_readings import Group
 from sandboxd.kernel.processes import ended, has_ended, kill
 
-_TOLD_AT_ONCE = 256
 _MAX_SIGNALS = 16  # remembered of one box
 
 
@@ -99,7 +98,7 @@ class Roster:
         self._examine = examine
         self._find_group = find_group
         self._boxes: dict[str, LivingBox] = {}
-        self._watchers: list[MemoryObjectSendStream[Death]] = []
+        self._watchers = Watchers()
 
     def living(self) -> list[LivingBox]:
         """All that is under watch and not known to be dead."""
@@ -135,23 +134,8 @@ class Roster:
             if box.pidfd is not None:
                 os.close(box.pidfd)
         if box.death is not None and not box.is_ours:
-            await self._tell(box.death)
+            self._watchers.tell(box.death)
 
-    async def _tell(self, death: Death) -> None:
-        for watcher in list(self._watchers):
-            try:
-                await watcher.send(death)
-            except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-                continue
-
-    @asynccontextmanager
-    async def watch(self) -> AsyncIterator[MemoryObjectReceiveStream[Death]]:
+    def watch(self) -> AbstractAsyncContextManager[AsyncIterator[Death]]:
         """Deaths from now on."""
-        send, receive = anyio.create_memory_object_stream[Death](_TOLD_AT_ONCE)
-        self._watchers.append(send)
-        try:
-            yield receive
-        finally:
-            self._watchers.remove(send)
-            send.close()
-            receive.close()
+        return self._watchers.join()

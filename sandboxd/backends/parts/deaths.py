@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sandboxd.backends.protocol import Death
-from sandboxd.wire.codes import EndReason, Fault
+from sandboxd.errors import SandboxdError
+from sandboxd.wire.codes import EndReason, ErrorCode, Fault
 
 _KILLED = 128 + 9
 # The guest's own exit codes.
@@ -178,4 +179,17 @@ def forged(box_id: str, *, peer_pid: int, guest_pid: int) -> Death:
         mask=False,
         detail="a process inside took the place of the guest's socket",
         evidence={"peer_pid": peer_pid, "guest_pid": guest_pid},
+    )
+
+
+def lost(death: Death | None) -> SandboxdError:
+    """The error for whoever wants to reach a dead box."""
+    if death is None:
+        return SandboxdError(ErrorCode.SANDBOX_LOST, "the sandbox was removed")
+    return SandboxdError(
+        ErrorCode.SANDBOX_LOST,
+        f"the sandbox died: {death.detail}",
+        fault=death.fault,
+        mask=death.mask,
+        details={"reason": death.reason, "evidence": dict(death.evidence)},
     )

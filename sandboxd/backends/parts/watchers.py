@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
@@ -21,8 +21,8 @@ class Watchers:
     def __init__(self) -> None:
         self._streams: list[MemoryObjectSendStream[Death]] = []
 
-    @contextmanager
-    def join(self) -> Iterator[AsyncIterator[Death]]:
+    @asynccontextmanager
+    async def join(self) -> AsyncIterator[AsyncIterator[Death]]:
         """Hear deaths until leaving."""
         send, receive = anyio.create_memory_object_stream[Death](_MAX_UNHEARD)
         self._streams.append(send)
