@@ -63,8 +63,9 @@ class GuardedConnection(HttpToolsProtocol):
         """A head is whole."""
         self._in_head = False
         super().on_headers_complete()
-        if self.scope.get("path") is not None:
-            self.scope["state"]["cut"] = partial(_cut, self.cycle)
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is not None and cycle.scope is self.scope and leads_inside(self.scope["raw_path"]):
+            self.scope["state"]["cut"] = partial(_cut, cycle)
 
     def data_received(self, data: bytes) -> None:
         """Feed the parser; then see whether the peer still owes us a head."""

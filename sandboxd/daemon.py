@@ -4,6 +4,7 @@ together. Everything it opens it closes, in the opposite order.
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import signal
@@ -146,6 +147,10 @@ class Daemon:
             open_metrics = is_loopback(settings.server.host)
             server = build_server(build_app(services, open_metrics=open_metrics))
             self._doors = _Doors(server, services, rooms)
+            # What is here by now stays, so collections need not look through it: they took 90 ms
+            # of the loop's time with hundreds of connections open.
+            gc.collect()
+            gc.freeze()
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._watch_lag, name="loop-lag")
                 self._state_dir.announce(url)

@@ -25,6 +25,10 @@ class GroupReadings:
 class Group(Protocol):
     """The group of one box, whatever its version. What is gone reads as None."""
 
+    def processes(self) -> list[int]:
+        """Who is in it, as we count; empty where that cannot be seen."""
+        ...
+
     def read(self) -> GroupReadings:
         """Never raises for a group that is gone: all None."""
         ...
@@ -40,6 +44,10 @@ class GroupV1:
 
     memory: Path
     cpuacct: Path
+
+    def processes(self) -> list[int]:
+        """By the hierarchy of memory."""
+        return _processes(self.memory)
 
     def read(self) -> GroupReadings:
         """From cpuacct and memory."""
@@ -61,6 +69,10 @@ class GroupV2:
     """A group's one directory."""
 
     path: Path
+
+    def processes(self) -> list[int]:
+        """Of the group itself."""
+        return _processes(self.path)
 
     def read(self) -> GroupReadings:
         """From the group's own files; the peak is there from Linux 5.19 on."""
@@ -113,6 +125,13 @@ def group_of(pid: int, hierarchies: Mapping[str, Path]) -> Group | None:
     if "" in places and (places[""] / "memory.current").exists():
         return GroupV2(places[""])
     return None
+
+
+def _processes(group: Path) -> list[int]:
+    try:
+        return [int(line) for line in (group / "cgroup.procs").read_text().split()]
+    except (OSError, ValueError):
+        return []
 
 
 def _number(path: Path) -> int | None:

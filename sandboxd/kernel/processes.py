@@ -12,6 +12,9 @@ from pathlib import Path
 
 import anyio
 
+_ON_ITS_WAY_OUT = 0x4 | 0x400  # PF_EXITING, PF_SIGNALED
+_KILL_BIT = 1 << (signal.SIGKILL - 1)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessMark:
@@ -111,6 +114,24 @@ def has_ended(pidfd: int) -> bool:
     poller = select.poll()
     poller.register(pidfd, select.POLLIN)
     return bool(poller.poll(0))
+
+
+def is_ending(pid: int) -> bool:
+    """Whether a process is gone, on its way out, or has a SIGKILL coming that nothing holds up.
+
+    A namespace's first process may be long on its way: it waits for all the others.
+    """
+    try:
+        # In this order: it is marked as signalled after the signal is no longer pending.
+        status = Path(f"/proc/{pid}/status").read_text(errors="replace")
+        flags = int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[6])
+    except OSError:
+        return True
+    pending = 0
+    for line in status.splitlines():
+        if line.startswith(("SigPnd:", "ShdPnd:")):
+            pending |= int(line.split()[1], 16)
+    return bool(flags & _ON_ITS_WAY_OUT or pending & _KILL_BIT)
 
 
 def pids_naming(*texts: str) -> list[int]:

@@ -20,6 +20,9 @@ from pathlib import Path
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _HANDLE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _BLOCK_BYTES = 512
+# What a file counts at least: inodes run out too, and a file system has few of them for its size.
+_LEAST_BYTES = 4096
+_MAX_REMEMBERED = 100_000  # files with several names, of one walk
 _GET_FLAGS, _SET_FLAGS = 0x80086601, 0x40086602  # FS_IOC_GETFLAGS, FS_IOC_SETFLAGS
 _TOP_OF_TREES = 0x00020000  # FS_TOPDIR_FL, `chattr +T`
 _MAX_HELD = 128  # descriptors that one walk holds; from deeper down it finds its way back
@@ -64,6 +67,7 @@ def spread(directory: Path) -> None:
 def disk_usage(top: Path, *, enough_bytes: int) -> int:
     """Bytes that a tree takes on disk; stops counting once past `enough_bytes`. 0 if it is gone.
 
+    An empty file counts as a block, and one with several names counts once.
     A directory that its owner closed is opened while it is measured, and closed again.
     """
     try:
@@ -71,12 +75,13 @@ def disk_usage(top: Path, *, enough_bytes: int) -> int:
     except FileNotFoundError:
         return 0
     total = 0
+    seen: set[tuple[int, int]] = set()
     stack = [_Visit(first, None)]
     try:
         while stack and total <= enough_bytes:
             visit = stack[-1]
             if visit.waiting is None:
-                size, visit.waiting = _measure(visit.fd)
+                size, visit.waiting = _measure(visit.fd, seen)
                 total += size
             if visit.waiting:
                 with suppress(OSError):
@@ -151,8 +156,11 @@ def _enter(directory: int, name: str) -> _Visit:
     return _Visit(*_force_open(directory, name))
 
 
-def _measure(directory: int) -> tuple[int, list[str]]:
-    """Bytes of what lies directly in a directory, and the names of its own directories."""
+def _measure(directory: int, seen: set[tuple[int, int]]) -> tuple[int, list[str]]:
+    """Bytes of what lies directly in a directory, and the names of its own directories.
+
+    seen: takes the files that have other names too.
+    """
     total = 0
     directories = []
     with suppress(OSError), os.scandir(directory) as entries:
@@ -161,10 +169,23 @@ def _measure(directory: int) -> tuple[int, list[str]]:
                 facts = entry.stat(follow_symlinks=False)
             except OSError:
                 continue
-            total += facts.st_blocks * _BLOCK_BYTES
+            if _is_known(facts, seen):
+                continue
+            total += max(facts.st_blocks * _BLOCK_BYTES, _LEAST_BYTES)
             if stat.S_ISDIR(facts.st_mode):
                 directories.append(entry.name)
     return total, directories
+
+
+def _is_known(facts: os.stat_result, seen: set[tuple[int, int]]) -> bool:
+    """Whether a file was met under another name."""
+    if facts.st_nlink < 2 or stat.S_ISDIR(facts.st_mode):
+        return False
+    itself = (facts.st_dev, facts.st_ino)
+    known = itself in seen
+    if len(seen) < _MAX_REMEMBERED:
+        seen.add(itself)
+    return known
 
 
 def _force_open(directory: int, name: str) -> tuple[int, int]:

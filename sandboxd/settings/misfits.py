@@ -117,7 +117,9 @@ def _images_unfit_for_an_engine(settings: Settings) -> Iterator[Misfit]:
 def _crowded_bridge(settings: Settings) -> Iterator[Misfit]:
     """Only guests that are reached by TCP have their boxes on a bridge of ours."""
     docker = settings.backend.docker
-    if docker.network or docker.guest != "tcp":
+    far = docker.host != "" and not docker.host.startswith("unix://")
+    by_tcp = docker.guest == "tcp" or (docker.guest == "auto" and far)
+    if docker.network or not by_tcp:
         return
     online = [each.pool.max for each in settings.templates.values()]
     most = min(sum(online), settings.limits.max_sandboxes)

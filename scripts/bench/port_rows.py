@@ -1,4 +1,4 @@
-"""The rows about ports: HTTP through them against the same server here, and hundreds open at once."""
+"""The rows about ports: HTTP against the same server here, and hundreds of WebSockets at once."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def answer(s):
                 s.sendall(data)
             return
         mib = int(path[1:] or 0)
-        s.sendall(b"HTTP/1.1 200 OK\\r\\nContent-Length: %d\\r\\n\\r\\n" % ((mib << 20) + 2) + b"ok")
+        size = (mib << 20) + 2
+        s.sendall(b"HTTP/1.1 200 OK\\r\\nContent-Length: %d\\r\\n\\r\\nok" % size)
         for _ in range(mib):
             s.sendall(PIECE)
         if b"connection: close" in head:

@@ -1,22 +1,69 @@
-"""One daemon on the local backend, spoken to over plain HTTP as an outsider would."""
+"""One daemon on each backend, spoken to over plain HTTP as an outsider would."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.contract.speaker import CONFIG, Speaker
+from sandboxd.backends.local.boxes import parse_documents
+from tests.conftest import EngineHost
+from tests.contract.speaker import Speaker, config
 from tests.support.daemon import RunningDaemon, run_daemon
+from tests.support.docker_service import Containers
+from tests.support.service import Service, service
+
+
+@pytest.fixture(scope="module", params=["local", pytest.param("docker", marks=pytest.mark.docker)])
+def backend(request: pytest.FixtureRequest) -> str:
+    """What the sandboxes stand on."""
+    return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+def settings(backend: str, request: pytest.FixtureRequest) -> str:
+    """The daemon's configuration."""
+    if backend == "local":
+        return config()
+    found: EngineHost = request.getfixturevalue("engine_host")
+    return config(image=found.image, engine=found.host)
+
+
+@pytest.fixture(scope="module")
+def daemon(
+    backend: str, settings: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningDaemon]:
     """A daemon without keys."""
-    with run_daemon(tmp_path_factory.mktemp("contract"), backend="local", config=CONFIG) as running:
+    place = tmp_path_factory.mktemp("contract")
+    with run_daemon(place, backend=backend, config=settings) as running:
         yield running
+
+
+@pytest.fixture
+def open_service(
+    backend: str, settings: str, tmp_path: Path
+) -> Callable[[], AbstractContextManager[Service]]:
+    """Opens a daemon that a test may stop."""
+    return partial(service, tmp_path, backend=backend, config=settings)
+
+
+@pytest.fixture
+def first_process(backend: str, request: pytest.FixtureRequest) -> Callable[[Service, str], int]:
+    """Finds this machine's number of the first process in a box of that daemon."""
+    if backend == "docker":
+        found: EngineHost = request.getfixturevalue("engine_host")
+        return lambda daemon, box_id: Containers(found.host, daemon).pid(box_id)
+
+    def of_local(daemon: Service, box_id: str) -> int:
+        record = parse_documents((daemon.state / "boxes" / box_id / "box.json").read_text())
+        return int(record["process"]["pid"])
+
+    return of_local
 
 
 @pytest.fixture

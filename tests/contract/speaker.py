@@ -12,21 +12,30 @@ from typing import Any
 
 import httpx
 
-CONFIG = """
+_TEMPLATES = """
 [templates.python]
-image = "host"
-resources = {memory_mb = 256, pids = 256}
-pool = {ready = 2, max = 40}
+image = {image}
+resources = {{memory_mb = 256, pids = 256}}
+pool = {{ready = 2, max = 40}}
 
 [templates.broken]
-image = "/nope"
-pool = {ready = 0, max = 2}
+image = {missing}
+pull = "never"
+pool = {{ready = 0, max = 2}}
 
 [templates.user]
-image = "host"
+image = {image}
 user = "1000"
-pool = {ready = 0, max = 8}
+pool = {{ready = 0, max = 8}}
 """
+
+
+def config(*, image: str = "host", engine: str = "") -> str:
+    """A configuration of these checks. engine: the address of a container engine, if it is one."""
+    host = f"[backend.docker]\nhost = {json.dumps(engine)}\n" if engine else ""
+    missing = "sandboxd/nope:1" if engine else "/nope"
+    return host + _TEMPLATES.format(image=json.dumps(image), missing=json.dumps(missing))
+
 
 PROBLEM_FIELDS = {
     "type", "title", "status", "detail", "code", "fault", "retry_safe", "mask", "retry_after_s",

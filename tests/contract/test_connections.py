@@ -8,19 +8,20 @@ import random
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from contextlib import AbstractContextManager
 
 import httpx
 import pytest
 
-from sandboxd.backends.local.boxes import parse_documents
-from tests.contract.speaker import CONFIG, Speaker, eventually, held, problem, rss_bytes
+from tests.contract.speaker import Speaker, eventually, held, problem, rss_bytes
 from tests.support.daemon import RunningDaemon
-from tests.support.service import Service, service
+from tests.support.service import Service
 
 pytestmark = pytest.mark.timeout(60)
+
+OpenService = Callable[[], AbstractContextManager[Service]]
 
 
 def errors(daemon: RunningDaemon) -> list[str]:
@@ -153,11 +154,11 @@ def test_a_caller_who_leaves_the_queue_is_given_nothing(http: httpx.Client) -> N
 
 
 @pytest.mark.serial
-def test_a_daemon_that_stops_answers_whoever_waits(tmp_path: Path) -> None:
+def test_a_daemon_that_stops_answers_whoever_waits(open_service: OpenService) -> None:
     """20 waits of every kind in flight: all are answered, the daemon goes within 10 s, and what
     they waited for lives on.
     """
-    with service(tmp_path, config=CONFIG) as daemon:
+    with open_service() as daemon:
         with httpx.Client(base_url=daemon.url, timeout=30) as http:
             made = http.post("/v1/sandboxes", json={"template": "python"}).json()["id"]
             one = Speaker(http, f"/v1/sandboxes/{made}")
@@ -199,10 +200,12 @@ def test_a_daemon_that_stops_answers_whoever_waits(tmp_path: Path) -> None:
 
 
 @pytest.mark.serial
-def test_a_sandbox_that_is_killed_ends_every_call_into_it_as_lost(tmp_path: Path) -> None:
+def test_a_sandbox_that_is_killed_ends_every_call_into_it_as_lost(
+    open_service: OpenService, first_process: Callable[[Service, str], int]
+) -> None:
     """ST-09, LC-13: no silent end, and no Exec that looks like a failure of the command."""
     with (
-        service(tmp_path, config=CONFIG) as daemon,
+        open_service() as daemon,
         httpx.Client(base_url=daemon.url, timeout=30) as http,
         ThreadPoolExecutor(3) as pool,
     ):
@@ -212,7 +215,7 @@ def test_a_sandbox_that_is_killed_ends_every_call_into_it_as_lost(tmp_path: Path
         waiting = pool.submit(one.post, "/execs", {"cmd": "sleep 300", "exec_id": "waiting"})
         stream = pool.submit(one.events, "dates")
         eventually(lambda: len(one.get("/execs").json()["execs"]) == 2, within_s=5, what="both run")
-        os.kill(first_process(daemon, one), signal.SIGKILL)
+        os.kill(first_process(daemon, box_of(one)), signal.SIGKILL)
         told = problem(waiting.result(10), 410, "sandbox_lost")
         last = stream.result(10)[-1]
         assert (last["type"], last["problem"]["code"]) == ("error", "sandbox_lost")
@@ -226,14 +229,9 @@ def test_a_sandbox_that_is_killed_ends_every_call_into_it_as_lost(tmp_path: Path
         assert time.monotonic() - began < 2
 
 
-def first_process(daemon: Service, one: Speaker) -> int:
-    """The host's number of a sandbox's first process."""
-    box_id = json.loads(one.get("/logs").text.splitlines()[0])["box_id"]
-    for mark in (daemon.state / "boxes").glob("*/box.json"):
-        record = parse_documents(mark.read_text())
-        if record["box_id"] == box_id:
-            return int(record["process"]["pid"])
-    raise AssertionError(box_id)
+def box_of(one: Speaker) -> str:
+    """The name of what a sandbox is, below its lease."""
+    return str(json.loads(one.get("/logs").text.splitlines()[0])["box_id"])
 
 
 def test_idle_connections_are_kept_for_five_minutes() -> None:

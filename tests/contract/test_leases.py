@@ -24,6 +24,9 @@ METRICS = {
     "sandboxd_faults_total": {"fault", "code"},
     "sandboxd_store_write_seconds": set(),
     "sandboxd_event_loop_lag_seconds": set(),
+    "sandboxd_attached": set(),
+    "sandboxd_detached_total": {"code"},
+    "sandboxd_port_connections": {"kind"},
     "sandboxd_way_out_connections_total": {"kind"},
     "sandboxd_way_out_bytes_total": {"direction"},
 }
@@ -31,8 +34,8 @@ CLOSED: dict[str, set[str]] = {
     "pool": {"python", "broken", "user"},
     "state": {"ready", "making", "leased", "disposing"},
     "reason": set(EndReason),
-    "backend": {"local"},
-    "kind": {"proxy", "forward", "refused"},
+    "backend": {"local", "docker"},
+    "kind": {"proxy", "forward", "refused", "http", "websocket"},
     "direction": {"in", "out"},
     "fault": set(Fault),
     "code": set(ErrorCode),
@@ -218,12 +221,12 @@ def test_metrics_have_the_names_of_the_contract_and_labels_of_closed_sets(
             assert value.strip('"') in CLOSED[label], line
 
 
-def test_the_version_says_what_there_is(http: httpx.Client, sandbox: Speaker) -> None:
+def test_the_version_says_what_there_is(http: httpx.Client, sandbox: Speaker, backend: str) -> None:
     told = http.get("/v1/version").json()
     assert set(told) >= {
         "version", "api", "guest_protocols", "backend", "capabilities", "limits",
     }  # fmt: skip
-    assert (told["backend"], 1 in told["guest_protocols"]) == ("local", True)
+    assert (told["backend"], 1 in told["guest_protocols"]) == (backend, True)
     assert set(told["limits"].values()) <= {"enforced", "watched", "none"}
     assert sandbox.get().json()["limits"] == told["limits"]
 

@@ -149,7 +149,6 @@ def test_ids_in_paths_are_never_taken_for_something_else(sandbox: Speaker) -> No
     [
         ("GET", "/kernels"),
         ("POST", "/kernels"),
-        ("GET", "/ports/80/x"),
         ("GET", "/mcp/notes"),
         ("GET", "/jupyter/api/kernels"),
     ],
@@ -214,7 +213,7 @@ def test_an_image_that_cannot_be_had_is_the_tasks_fault(http: httpx.Client) -> N
         http.post("/v1/sandboxes", json={"template": "broken"}), 424, "image_unavailable"
     )
     assert (told["fault"], told["mask"]) == ("task", True)
-    assert "/nope" in told["detail"]
+    assert "nope" in told["detail"]
 
 
 def test_another_method_is_told_which_there_are(http: httpx.Client, sandbox: Speaker) -> None:

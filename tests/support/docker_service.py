@@ -22,7 +22,15 @@ from tests.support.service import Service, service
 _CALL_S = 60
 
 
-def config_on(host: str, image: str, *, templates: str = "", pool: str, backend: str = "") -> str:
+def config_on(
+    host: str,
+    image: str,
+    *,
+    pool: str,
+    of_template: str = "",
+    templates: str = "",
+    backend: str = "",
+) -> str:
     """A configuration with one template `python` of small boxes, and what is given besides."""
     return f"""
 [backend.docker]
@@ -33,6 +41,7 @@ image = {json.dumps(image)}
 resources = {{memory_mb = 128, pids = 64}}
 idle_timeout_s = 30
 pool = {{{pool}}}
+{of_template}
 {templates}
 """
 
@@ -67,9 +76,13 @@ class Containers:
             facts: dict[str, Any] = client.inspect_container(found["Id"])
         return facts
 
+    def pid(self, box_id: str) -> int:
+        """This machine's number of its first process; 0 if there is none."""
+        return int(self.facts(box_id)["State"]["Pid"])
+
     def kill(self, box_id: str) -> bool:
         """End its first process, behind everybody's back. False if there is none any more."""
-        pid = int(self.facts(box_id)["State"]["Pid"])
+        pid = self.pid(box_id)
         with suppress(ProcessLookupError):
             pidfd = os.pidfd_open(pid) if pid else -1
             if pidfd >= 0 and box_id in _cgroups_of(pid, self.facts(box_id)):

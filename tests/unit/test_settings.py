@@ -331,3 +331,42 @@ def test_no_mount_shows_the_daemons_own_directories(tmp_path: Path, source: str)
     )
     assert "templates.t.mounts[0].source" in text
     assert "the daemon's own files" in text
+
+
+_NETWORKED = """
+[backend]
+kind = "docker"
+[backend.docker]
+{docker}
+[limits]
+max_sandboxes = {most}
+[templates.a]
+image = "python:3.12-slim"
+pool = {{max = 600}}
+[templates.b]
+image = "python:3.12-slim"
+pool = {{max = 600}}
+"""
+
+
+@pytest.mark.requirement("DK-10")
+@pytest.mark.parametrize("docker", ['guest = "tcp"', 'host = "tcp://10.0.0.7:2376"'])
+def test_more_sandboxes_than_a_bridge_takes_are_refused_with_the_mend(
+    tmp_path: Path, docker: str
+) -> None:
+    (text,) = refusals(tmp_path, _NETWORKED.format(docker=docker, most=2000))
+    assert "backend.docker.network" in text
+    assert "1200 sandboxes may be on one bridge, which takes about 1000" in text
+    assert "lower each `pool.max`" in text
+
+
+@pytest.mark.requirement("DK-10")
+@pytest.mark.parametrize(
+    ("docker", "most"),
+    [("", 2000), ('guest = "tcp"', 1000), ('guest = "tcp"\nnetwork = "theirs"', 2000)],
+    ids=["on no bridge", "no more than it takes", "on another network"],
+)
+def test_as_many_sandboxes_as_there_is_room_for_are_accepted(
+    tmp_path: Path, docker: str, most: int
+) -> None:
+    assert load(tmp_path, _NETWORKED.format(docker=docker, most=most)).limits.max_sandboxes == most

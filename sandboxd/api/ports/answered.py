@@ -47,24 +47,32 @@ def _outer(name: bytes, value: bytes, place: Place) -> bytes:
 def outer_address(address: str, place: Place) -> str:
     """An address that is the server's own, below the prefix; any other as it is.
 
-    Own are: paths from the root on, its names inside, and the daemon's own name, which a server
-    that reads X-Forwarded-Host uses. What is below the prefix already stays.
+    Own are: paths from the root on, relative ones that climb, its names inside, and the daemon's,
+    which a server that reads X-Forwarded-Host uses. What is below the prefix already stays.
     """
     try:
-        parts = urlsplit(address)
+        parts = urlsplit(_with_slashes(address))
     except ValueError:
         return address
+    if parts.scheme not in {"", "http", "https"}:
+        return address
+    path = parts.path
     if parts.netloc:
         host_is_ours = bool(place.host) and parts.netloc.lower() == place.host.lower()
-        if parts.scheme not in {"", "http", "https"}:
-            return address
         if not (host_is_ours or place.is_inner(parts.netloc)):
             return address
-    elif parts.scheme or not address.startswith("/"):
-        return address  # relative to what was asked for, or no address of HTTP
-    path = outer_path(parts.path or "/", place)
-    rest = parts._replace(scheme="", netloc="", path="")
-    return path + rest.geturl()
+        path = path or "/"
+    elif not path.startswith("/"):
+        if not parts.scheme and ".." not in path.lower().replace("%2e", "."):
+            return address
+        path = f"{place.path.rpartition('/')[0]}/{path}"
+    return outer_path(path, place) + parts._replace(scheme="", netloc="", path="").geturl()
+
+
+def _with_slashes(address: str) -> str:
+    """To browsers a backslash in a path is a slash."""
+    end = min((place for place in map(address.find, "?#") if place >= 0), default=len(address))
+    return address[:end].replace("\\", "/") + address[end:]
 
 
 def outer_path(path: str, place: Place) -> str:

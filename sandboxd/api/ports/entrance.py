@@ -46,6 +46,7 @@ class Entrance:
 
     async def _exchange(self, place: Place, scope: Scope, receive: Receive, send: Send) -> None:
         caller: Principal = scope["state"]["principal"]
+        cut = scope["state"].pop("cut")  # which knows the scope in turn
         ports, services = self._services.ports, self._services
         try:
             async with ports.open(place.sandbox_id, place.port, owner=caller.owner) as port:
@@ -62,7 +63,7 @@ class Entrance:
         except CallerLeft:
             pass
         except Cut:
-            scope["state"]["cut"]()
+            cut()
 
     async def _tunnel(self, place: Place, scope: Scope, send: Send) -> None:
         caller: Principal = scope["state"]["principal"]
@@ -71,7 +72,9 @@ class Entrance:
             raise SandboxdError(
                 ErrorCode.FORBIDDEN, "this token may only read, and a WebSocket goes both ways"
             )
-        stream: ByteStream = scope["state"]["bytes"]
+        stream: ByteStream | None = scope["state"].get("bytes")
+        if stream is None:  # asked for in a way that only proxies use
+            raise SandboxdError(ErrorCode.BAD_REQUEST, "name a WebSocket by its path alone")
         async with ports.open(place.sandbox_id, place.port, owner=caller.owner) as port:
             asked = self._asked(scope, trusted=port.template in services.trusted_ports)
             with services.metrics.port_connections.labels("websocket").track_inprogress():

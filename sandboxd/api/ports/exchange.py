@@ -88,6 +88,7 @@ class Exchange:
         if headers.get(b"expect", b"").lower() == b"100-continue":
             with anyio.move_on_after(_GO_ON_S):
                 await self._may_send.wait()
+        missing = 0 if chunked else int(headers.get(b"content-length", b"0"))
         while True:
             message = await self._receive()  # which tells the caller to go on
             if message["type"] == "http.disconnect":
@@ -97,8 +98,14 @@ class Exchange:
             # A server that takes no more may have answered: what still comes is thrown away.
             if taken and chunked:
                 taken = await self._taken(_chunk(piece, last=ended))
-            elif taken and piece:
+            elif taken:
                 taken = await self._taken(piece)
+            missing -= len(piece)
+            if ended and missing > 0:  # our server drops it where another protocol is asked for
+                raise SandboxdError(
+                    ErrorCode.BAD_REQUEST, "the body did not come: ask for no upgrade"
+                )
+            taken = taken and not ended
 
     async def _taken(self, data: bytes) -> bool:
         try:

@@ -25,6 +25,7 @@ from sandboxd.execution.ports import OpenPort
 _READ_BYTES = 1 << 16
 _HANDSHAKE_S = 30.0
 _FAREWELL_S = 2.0  # for the other side to end too, once one has
+_LAST_WORDS_S = 10.0  # for a slow caller to take what a server said before it went
 _STOPPING = 1012
 """The daemon stops: come back in a moment."""
 
@@ -49,6 +50,7 @@ class Tunnel:
         self._send = send
         self._stopping = stopping
         self._borders = Borders()
+        self._caller_done = False
 
     async def run(self) -> None:
         """Until either end is done. Raises, only before the handshake is answered, `conflict` with
@@ -92,11 +94,8 @@ class Tunnel:
                 return
             try:
                 piece = reader.feed(await self._port.stream.receive(_READ_BYTES))
-            except anyio.EndOfStream:
-                reader.feed_end()
-                reader.complete, piece = True, b""
-            except (NotHttp, *BROKEN):
-                return
+            except (NotHttp, anyio.EndOfStream, *BROKEN):
+                return  # the end of the connection says the rest
 
     async def _join(self, early: bytes) -> None:
         """Pass bytes both ways until one end is done."""
@@ -120,19 +119,24 @@ class Tunnel:
                 pass
 
     async def _inward(self) -> None:
-        """What the caller sends, to the server; who has ended, gives the other a moment."""
+        """What the caller sends, to the server. Who has ended gives the other side a moment."""
         stream = self._port.stream
-        try:
-            while True:
-                await stream.send(await self._caller.receive(_READ_BYTES))
-        except anyio.EndOfStream:
-            with suppress(*BROKEN):
-                await stream.send_eof()
-            await anyio.sleep(_FAREWELL_S)
-        except BROKEN:
-            # Either is gone. If it is the server, what it has said before is still on its way.
-            with anyio.move_on_after(_FAREWELL_S):
-                await self._caller_gone()
+        while True:
+            try:
+                data = await self._caller.receive(_READ_BYTES)
+            except anyio.EndOfStream:
+                self._caller_done = True
+                with suppress(*BROKEN):
+                    await stream.send_eof()
+                await anyio.sleep(_FAREWELL_S)
+                return
+            except BROKEN:
+                return
+            try:
+                await stream.send(data)
+            except BROKEN:
+                await self._until_gone()
+                return
 
     async def _outward(self, early: bytes) -> SandboxdError | None:
         """What the server sends, to the caller. Returns what became of the sandbox, if it is that
@@ -148,10 +152,15 @@ class Tunnel:
             try:
                 data = await self._port.stream.receive(_READ_BYTES)
             except (anyio.EndOfStream, *BROKEN):
-                return None if self._borders.closed else await self._port.fate()
+                if self._borders.closed or self._caller_done:
+                    return None
+                return await self._port.fate()
 
-    async def _caller_gone(self) -> None:
-        with suppress(anyio.EndOfStream, *BROKEN):
+    async def _until_gone(self) -> None:
+        """The server takes no more. What it said before is still on its way, and why it ended is
+        for `_outward` to find out.
+        """
+        with anyio.move_on_after(_LAST_WORDS_S), suppress(anyio.EndOfStream, *BROKEN):
             while True:
                 await self._caller.receive(_READ_BYTES)
 

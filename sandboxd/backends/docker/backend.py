@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from typing import NoReturn
 
-from anyio import to_thread
 from anyio.abc import ByteStream
 
 from sandboxd.backends.docker.imaging import DockerImages
@@ -33,7 +32,6 @@ from sandboxd.backends.protocol import (
     Readings,
 )
 from sandboxd.errors import SandboxdError
-from sandboxd.kernel.group_readings import GroupReadings
 from sandboxd.model.template import BoxSpec
 from sandboxd.wire.codes import ErrorCode
 
@@ -113,9 +111,7 @@ class DockerBackend:
         box = await self._find(ref)
         if box is None:
             return Readings()
-        read = GroupReadings() if box.group is None else await to_thread.run_sync(box.group.read)
-        if not box.is_dead:
-            box.oom_kills_seen = read.oom_kills or 0
+        read = await box.read_group()
         return Readings(
             cpu_s=read.cpu_s,
             memory_bytes=read.memory_bytes,

@@ -176,10 +176,20 @@ def unavailable(error: object) -> SandboxdError:
     """The engine does not answer, or not in its own language."""
     return SandboxdError(
         ErrorCode.BACKEND_UNAVAILABLE,
-        f"the container engine does not answer ({str(error)[:_DETAIL_CHARS]}): "
+        f"the container engine does not answer ({_reason(error)[:_DETAIL_CHARS]}): "
         "is it running, and is `backend.docker.host` its address?",
         retry_after_s=2.0,
     )
+
+
+def _reason(error: object) -> str:
+    """What the system said, where it did; else what the libraries made of it."""
+    cause = error if isinstance(error, BaseException) else None
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror
+        cause = cause.__cause__ or cause.__context__
+    return str(error)
 
 
 def _status(error: APIError) -> int:

@@ -92,7 +92,7 @@ async def _opened(engine: Engine, settings: DockerSettings) -> AsyncIterator[Doc
         )
         images = await stack.enter_async_context(_images(engine, settings))
         roster, judge = await stack.enter_async_context(
-            _watched(engine, settings, lambda record: _group(engine, record, hierarchies))
+            _watched(engine, settings, places, lambda record: _group(engine, record, hierarchies))
         )
         remover = Remover(engine, roster, places, installation=settings.installation)
         yield DockerBackend(
@@ -137,7 +137,7 @@ def _images(engine: Engine, settings: DockerSettings) -> AbstractAsyncContextMan
 
 @asynccontextmanager
 async def _watched(
-    engine: Engine, settings: DockerSettings, find_group: FindGroup
+    engine: Engine, settings: DockerSettings, places: Places, find_group: FindGroup
 ) -> AsyncIterator[tuple[Roster, Judge]]:
     """A roster with its background tasks."""
     failure: Exception | None = None
@@ -145,7 +145,7 @@ async def _watched(
         events = EventWatch(engine, lambda: roster, installation=settings.installation)
         judge = Judge(engine.lane(8), events)
         roster = Roster(tasks, examine=judge.examine, find_group=find_group)
-        disk = DiskWatch(engine, roster, every_s=settings.disk_every_s)
+        disk = DiskWatch(engine, roster, places, every_s=settings.disk_every_s)
         tasks.start_soon(events.run, name="engine events")
         tasks.start_soon(disk.run, name="disk watch")
         try:

@@ -1,7 +1,9 @@
 """Directories: one per box, which it shares with us, and the guest's executable for all of them.
 
 A box's directory begins before its container and goes after it, so that whatever crashes in
-between, the box is found by the one or the other. Blocking file access; call from a worker thread.
+between, the box is found by the one or the other. It lies on disk, where what a box writes into it
+counts, and not in the run directory: that is often memory, and small, and the whole machine's.
+Blocking file access; call from a worker thread.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from pathlib import Path
 
 from sandboxd.errors import SandboxdError
 from sandboxd.guest.inside import MAX_SOCKET_PATH_BYTES, SOCKET_NAME
-from sandboxd.kernel.trees import remove_tree
+from sandboxd.kernel.trees import remove_tree, spread
 from sandboxd.wire.codes import ErrorCode
 
 _BOX_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
@@ -27,12 +29,20 @@ class Places:
     def __init__(self, *, run_dir: Path, home: Path, owner: tuple[int, int] | None = None) -> None:
         """owner: user and group id of a box's root, where the engine maps it to another one."""
         self._run_dir = run_dir
+        self._short = run_dir / "b"  # leads to all directories, by a path fit for sockets
         self._home = home
+        self._boxes = home / "boxes"
         self._owner = owner
 
     def open(self) -> None:
         """Make what all boxes share. Raises OSError."""
         self._home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._boxes.mkdir(mode=0o711, exist_ok=True)
+        spread(self._boxes)
+        if self._short.is_symlink() and self._short.readlink() == self._boxes:
+            return
+        self._short.unlink(missing_ok=True)
+        self._short.symlink_to(self._boxes)
 
     def bring_guest(self, binary: Path) -> Path:
         """The guest's executable, at a place whose contents never change. Raises OSError.
@@ -56,11 +66,11 @@ class Places:
         """The directory of a box, existing or not. Raises `bad_request` for an unfit id."""
         if _BOX_ID.match(box_id) is None:
             raise SandboxdError(ErrorCode.BAD_REQUEST, f"{box_id!r} cannot name a box")
-        return self._run_dir / box_id
+        return self._boxes / box_id
 
     def socket(self, box_id: str) -> Path:
-        """The guest's socket."""
-        return self.shared(box_id) / SOCKET_NAME
+        """The guest's socket, by the short way."""
+        return self._short / self.shared(box_id).name / SOCKET_NAME
 
     def create(self, box_id: str) -> Path:
         """Make the directory of a new box. Raises `conflict` if there is one already, OSError."""
@@ -83,7 +93,7 @@ class Places:
         with suppress(FileNotFoundError):
             return sorted(
                 entry.name
-                for entry in os.scandir(self._run_dir)
+                for entry in os.scandir(self._boxes)
                 if entry.is_dir(follow_symlinks=False) and _BOX_ID.match(entry.name)
             )
         return []
@@ -93,8 +103,10 @@ class Places:
         remove_tree(self.shared(box_id))
 
     def close(self) -> None:
-        """Take away what is empty, beside the parent that installations share."""
+        """Take away the short way if no box is left, and what is empty then."""
         with suppress(OSError):
+            self._boxes.rmdir()
+            self._short.unlink(missing_ok=True)
             self._run_dir.rmdir()
             if self._run_dir.parent == Path("/run/sandboxd"):
                 self._run_dir.parent.rmdir()

@@ -17,6 +17,7 @@ from anyio.abc import TaskGroup
 from sandboxd.backends.local.boxes import BoxRecord, BoxShelf
 from sandboxd.backends.local.launching.launcher import OuterBwrap, read_complaints
 from sandboxd.backends.parts.deaths import Evidence, judge, rebooted
+from sandboxd.backends.parts.oom_counts import OomCount
 from sandboxd.backends.parts.watchers import Watchers
 from sandboxd.backends.protocol import Death, Readings
 from sandboxd.kernel.cgroups import Cgroups
@@ -24,6 +25,7 @@ from sandboxd.kernel.processes import (
     boot_id,
     ended,
     has_ended,
+    is_ending,
     kill,
     open_pidfd,
 )
@@ -39,6 +41,7 @@ class LivingBox:
     is_ours: being removed at a caller's wish, which is no death to tell.
     cpu_measured: the processor time it had used when its disk was last measured.
     rests: left out of the next round, where that time is not known.
+    ooms: what its group counted while it lived.
     """
 
     record: BoxRecord
@@ -51,7 +54,7 @@ class LivingBox:
     disk_bytes: int | None = None
     cpu_measured: int | None = None
     rests: bool = False
-    oom_kills_seen: int = 0
+    ooms: OomCount = field(default_factory=OomCount)
 
     @property
     def box_id(self) -> str:
@@ -128,6 +131,7 @@ class Roster:
             return box.verdict
         if record.process is not None and record.process.boot_id != boot_id():
             return rebooted(record.box_id)
+        before = box.ooms.before(end=anyio.current_time()) if box else 0
         exit_code = await self._exit_code(record.box_id)
         readings = await to_thread.run_sync(self._cgroups.read, record.box_id)
         words = read_complaints(self._shelf.places(record.box_id).complaints)
@@ -136,7 +140,7 @@ class Roster:
                 box_id=record.box_id,
                 exit_code=exit_code,
                 oom_kills=readings.oom_kills,
-                oom_kills_before=box.oom_kills_seen if box else 0,
+                oom_kills_before=before,
                 memory_peak_bytes=readings.memory_peak_bytes,
                 memory_limit_bytes=record.memory_limit_bytes,
                 words=words,
@@ -159,8 +163,8 @@ class Roster:
     async def read(self, box: LivingBox) -> Readings:
         """What a box uses now."""
         group = await to_thread.run_sync(self._cgroups.read, box.box_id)
-        if not box.gone.is_set():
-            box.oom_kills_seen = group.oom_kills or 0
+        if not _at_its_end(box):
+            box.ooms.note(group.oom_kills or 0, at=anyio.current_time())
         return Readings(
             cpu_s=group.cpu_s,
             memory_bytes=group.memory_bytes,
@@ -168,6 +172,14 @@ class Roster:
             disk_bytes=box.disk_bytes,
             oom_kills=group.oom_kills,
         )
+
+
+def _at_its_end(box: LivingBox) -> bool:
+    """Whether its end has begun, which is told only when all in it is gone."""
+    process = box.record.process
+    if box.gone.is_set() or has_ended(box.pidfd):
+        return True
+    return process is not None and is_ending(process.pid)
 
 
 async def reap(outer: OuterBwrap | None) -> None:

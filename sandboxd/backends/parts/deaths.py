@@ -24,7 +24,7 @@ class Evidence:
     """What is known of a dead box. None where nobody saw it.
 
     exit_code: of its first process, 128 + signal if one ended it.
-    oom_kills_before: the counter as it stood at the last look while the box lived.
+    oom_kills_before: the counter as it stood before the end began.
     words: the end of what the guest said last.
     asked_signals: that somebody had the engine send it; ours are not among them.
     was_removed: the engine no longer knows it, and that was not us.

@@ -9,9 +9,7 @@ import httpx
 import pytest
 
 from tests.support.daemon import RunningDaemon
-from tests.support.ports import ALICE, MIB, PORT, serving, token, told
-
-# ------------------------------------------------------------------------------------- what passes
+from tests.support.ports import ALICE, MIB, PORT, problem, raw, serving, token, told
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "QUERY"])
@@ -106,6 +104,22 @@ def test_odd_but_whole_answers_arrive(
     answer = alice.get(f"{inside}/{name}")
     assert (answer.status_code, answer.content) == (status, body)
     assert told(alice.get(f"{inside}/echo"))["size"] == 0  # the connection goes on
+
+
+def test_a_body_that_an_upgrade_swallows_is_told(alice: httpx.Client, inside: str) -> None:
+    upgrade = {"Connection": "Upgrade", "Upgrade": "h2c"}
+    assert told(alice.get(f"{inside}/echo", headers=upgrade))["size"] == 0
+    refused = problem(alice.post(f"{inside}/echo", headers=upgrade, content=b"hi"))
+    assert refused[0] in {400, 422} and refused[1] == "bad_request"  # by when the body comes
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+def test_requests_in_odd_forms_are_answered(
+    daemon: RunningDaemon, inside: str, version: str
+) -> None:
+    for target in (f"{daemon.url}{inside}/none", f"{inside}/%ff%00%zz"):
+        with raw(daemon, f"GET {target} HTTP/{version}") as connection:
+            assert connection.recv(11) == b"HTTP/1.1 20"
 
 
 def test_head_has_the_length_and_no_body(alice: httpx.Client, inside: str) -> None:

@@ -22,8 +22,6 @@ from tests.support.ports import (
     until,
 )
 
-# --------------------------------------------------------------------------------------- streaming
-
 
 def test_events_arrive_as_they_are_sent(alice: httpx.Client) -> None:
     with (
@@ -68,6 +66,27 @@ def test_a_slow_reader_holds_the_server_inside(alice: httpx.Client) -> None:
         until(lambda: state()["ended"] == 1)  # who goes away is told inside
 
 
+def test_callers_who_leave_in_the_middle_leave_nothing_behind(
+    alice: httpx.Client, daemon: RunningDaemon
+) -> None:
+    def descriptors() -> int:
+        return len(list(Path(f"/proc/{daemon.pid}/fd").iterdir()))
+
+    with serving(alice) as sandbox:
+        path = f"{sandbox}/ports/{PORT}"
+        before = descriptors()
+        for number in range(60):
+            kind = ("endless", "events", "read-nothing")[number % 3]
+            with raw(daemon, f"GET {path}/{kind} HTTP/1.1") as connection:
+                if kind != "read-nothing":
+                    connection.recv(1 + number * 1000)
+        until(lambda: descriptors() <= before + 4)  # the guest's kept lines
+        assert told(alice.get(f"{path}/echo"))["state"]["ended"] == 20
+    metrics = alice.get("/metrics").text
+    assert 'sandboxd_port_connections{kind="http"} 0.0' in metrics
+    assert '"level": "error"' not in daemon.log.read_text()
+
+
 def test_a_server_that_reads_nothing_holds_the_caller(alice: httpx.Client) -> None:
     with serving(alice) as sandbox, pytest.raises(httpx.WriteTimeout):
         alice.post(f"{sandbox}/ports/{PORT}/read-nothing", content=b"x" * (64 * MIB), timeout=1.0)
@@ -88,9 +107,6 @@ def test_a_server_decides_whether_a_body_is_sent(daemon: RunningDaemon, inside: 
         assert stream.readline() == b"\r\n"
         connection.sendall(b"hello")
         assert stream.readline().startswith(b"HTTP/1.1 200")
-
-
-# ---------------------------------------------------------------------------------------- failures
 
 
 def test_a_port_that_is_not_open_yet_may_be_asked_again(alice: httpx.Client, shared: str) -> None:

@@ -13,8 +13,6 @@ from websockets.typing import Subprotocol
 from tests.support.daemon import RunningDaemon, run_daemon
 from tests.support.ports import ALICE, MIB, PORT, problem, raw, serving, token, until, websocket
 
-# --------------------------------------------------------------------------------------- websockets
-
 
 def test_messages_of_all_kinds_and_sizes_come_back(daemon: RunningDaemon, inside: str) -> None:
     protocols = [Subprotocol("one"), Subprotocol("two")]
@@ -31,6 +29,22 @@ def test_messages_of_all_kinds_and_sizes_come_back(daemon: RunningDaemon, inside
         assert opened.recv(10) == b"in three frames"
         opened.close(4321, "enough")
     assert opened.close_code == 4321
+
+
+def test_a_caller_that_reads_nothing_is_held_back(daemon: RunningDaemon, inside: str) -> None:
+    handshake = (
+        f"GET {inside}/ws HTTP/1.1",
+        "Connection: Upgrade",
+        "Upgrade: websocket",
+        "Sec-WebSocket-Version: 13",
+        "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
+    )
+    frame = b"\x82\xff" + MIB.to_bytes(8, "big") + bytes(4) + b"x" * MIB
+    with raw(daemon, *handshake) as connection:
+        assert connection.recv(12) == b"HTTP/1.1 101"
+        connection.settimeout(1)
+        with pytest.raises(TimeoutError):
+            connection.sendall(frame * 64)
 
 
 def test_the_servers_close_code_is_passed_on(daemon: RunningDaemon, inside: str) -> None:
@@ -59,9 +73,6 @@ def test_a_page_with_a_token_opens_a_websocket(
         assert opened.recv(10) == "hi"
 
 
-# ---------------------------------------------------------------------------------------- lifetimes
-
-
 def test_what_is_open_is_use(alice: httpx.Client, daemon: RunningDaemon) -> None:
     with serving(alice, idle_timeout_s=300) as sandbox:
 
@@ -69,7 +80,7 @@ def test_what_is_open_is_use(alice: httpx.Client, daemon: RunningDaemon) -> None
             at: float | None = alice.get(sandbox).json()["idle_expires_at"]
             return at
 
-        assert idle_at() is not None
+        until(lambda: idle_at() is not None)
         with alice.stream("GET", f"{sandbox}/ports/{PORT}/events"):
             assert idle_at() is None
         until(lambda: idle_at() is not None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import anyio
+import pytest
 
 from sandboxd.backends.protocol import Backend
 from sandboxd.guest import Guest
@@ -31,8 +32,8 @@ done
 """
 
 
+@pytest.mark.requirement("RL-10")
 async def test_orphans_do_not_fill_the_table_of_processes(guest: Guest, backend: Backend) -> None:
-    """RL-10."""
     need_any_program(backend)
     with anyio.fail_after(90):
         for text in (_ORPHANS, _DOUBLE_FORKED):

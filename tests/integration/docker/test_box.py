@@ -114,6 +114,7 @@ async def test_a_container_started_anew_is_not_the_box_it_was(
     assert (death.fault, death.mask) == (Fault.UNKNOWN, True)
 
 
+@pytest.mark.requirement("DK-08")
 async def test_a_box_whose_shim_was_killed_is_told_dead_and_is(
     backend: DockerBackend, client: Client
 ) -> None:
@@ -146,6 +147,7 @@ def parent_of(pid: int) -> int:
     return int(text.rpartition(")")[2].split()[1])
 
 
+@pytest.mark.requirement("DK-08")
 async def test_a_command_never_outlives_its_box_in_our_eyes(
     backend: DockerBackend, client: Client
 ) -> None:
@@ -171,6 +173,7 @@ async def run_until_it_ends(backend: DockerBackend, box: BoxRef) -> None:
     await guest.aclose()
 
 
+@pytest.mark.requirement("DK-04")
 @pytest.mark.parametrize("running", [True, False])
 async def test_a_name_that_is_taken_stops_no_box_and_its_holder_is_left_alone(
     engine_host: EngineHost, client: Client, tmp_path: Path, running: bool
@@ -198,6 +201,7 @@ async def test_a_name_that_is_taken_stops_no_box_and_its_holder_is_left_alone(
             client.remove_container(holder, force=True)
 
 
+@pytest.mark.requirement("DK-03")
 @pytest.mark.parametrize(
     "fault",
     [
@@ -237,6 +241,7 @@ async def test_an_engine_that_hangs_on_create_leaves_nothing_behind(
         assert await backend.list_owned() == []
 
 
+@pytest.mark.requirement("DK-10")
 async def test_a_full_engine_disk_and_a_full_bridge_have_names_of_their_own(
     engine_host: EngineHost, client: Client
 ) -> None:
@@ -278,7 +283,7 @@ async def test_a_container_without_its_directory_and_the_reverse_are_both_found(
             "Labels": {INSTALLATION: installation, BOX: container_only},
         }
         client.create_container_from_config(body)
-        (run_dir / directory_only).mkdir()
+        (tmp_path / "state" / "docker" / "boxes" / directory_only).mkdir()
         found = {owned.box_id: owned for owned in await backend.list_owned()}
         assert found.keys() == {container_only, directory_only}
         assert all(owned.ref is None and not owned.alive for owned in found.values())

@@ -1,19 +1,25 @@
-"""What a sandbox's root is refused by the engine's own means: our filter of calls, our rights."""
+"""What a sandbox's root is refused, and what it gets for trying all the same."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
 
 import anyio
 import pytest
 
+from sandboxd.errors import SandboxdError
 from sandboxd.guest import Guest
 from sandboxd.kernel.syscall_numbers import ARCHITECTURES
 from sandboxd.model.claim import Claim
 from sandboxd.model.command import Command
 from sandboxd.model.ids import new_id
+from sandboxd.wire.codes import EndReason, ErrorCode, Fault, Outcome
 from tests.conftest import EngineHost
 from tests.support.docker_boxes import backend_on, order, spec
+from tests.support.hostile import Target, processes_of, target, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.docker, pytest.mark.timeout(120)]
 
@@ -101,3 +107,191 @@ for place in {places!r}:
         pass
 """
     assert await run(guest, code) == ""
+
+
+@pytest.fixture
+async def attacker(engine_host: EngineHost) -> AsyncIterator[Target]:
+    """A claimed box, to be attacked from inside."""
+    async with (
+        backend_on(engine_host.host) as backend,
+        target(backend, spec(engine_host.image)) as box,
+    ):
+        yield box
+
+
+@pytest.mark.parametrize("user", ["", "nobody"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cat /proc/1/environ /proc/1/maps",
+        "cat /proc/1/fd/*",
+        "ls /proc/1/root/ /proc/1/cwd/",
+        "cat < /proc/1/mem",
+        ": >> /proc/1/fd/3",
+        "cat < /proc/$PPID/mem",
+        "cat /proc/$PPID/fd/*",
+    ],
+)
+async def test_neither_the_guest_nor_a_shim_can_be_looked_into(
+    attacker: Target, text: str, user: str
+) -> None:
+    assert "denied" in await attacker.says(f"({text}) 2>&1", user=user)
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        ("kill -9 -1; exit 3", 3),
+        ("kill -9 $PPID; exit 7", 7),
+        ("kill -STOP $PPID; exit 9", 9),
+        ("kill -9 1; kill -STOP 1; exit 4", 4),
+        ("for s in $(seq 1 64); do kill -$s 1; done 2> /dev/null; exit 6", 6),
+        ("sleep 60 & kill -9 $PPID; exit 0", 0),
+    ],
+)
+async def test_a_command_that_ends_or_stops_who_watches_it_cannot_hide_its_status(
+    attacker: Target, text: str, status: int
+) -> None:
+    record = await attacker.run(text)
+    assert (record.outcome, record.exit_code) == (Outcome.EXITED, status)
+    assert (await attacker.run("exit 5")).exit_code == 5
+    assert await attacker.backend.look(attacker.box) is None
+
+
+# Kills every child of the first process that it has not met yet: shims, and what fell to the guest.
+HUNTER = """
+import os
+met = {os.getpid()}
+open("/hunting", "w").close()
+while True:
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            parent = open(f"/proc/{name}/stat").read().rpartition(") ")[2].split()[1]
+            if parent == "1" and int(name) not in met:
+                met.add(int(name))
+                os.kill(int(name), 9)
+        except (OSError, IndexError): pass
+"""
+
+
+async def test_whoever_hunts_shims_forges_no_status_and_gets_no_rollout_masked(
+    attacker: Target,
+) -> None:
+    await attacker.start(f"exec setsid python3 -c '{HUNTER}'")
+
+    async def hunting() -> bool:
+        return (await attacker.run("test -e /hunting")).exit_code == 0
+
+    await until(hunting, within_s=20)
+    records = [await attacker.run("exit 5") for _ in range(40)]
+    seen = Counter((record.outcome, record.exit_code, record.signal) for record in records)
+    assert set(seen) <= {(Outcome.EXITED, 5, None), (Outcome.SIGNALED, None, "KILL")}, seen
+
+
+IMPOSTOR = """
+import socket, threading
+line = socket.socket(socket.AF_UNIX); line.bind("/run/guest/s.sock"); line.listen(9)
+open("/tmp/posing", "w").close()
+while True: line.accept()[0].sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+"""
+
+
+@pytest.mark.parametrize(
+    "instead",
+    [
+        "true",
+        f"(setsid python3 -c '{IMPOSTOR}' &) ; while ! [ -e /tmp/posing ]; do sleep 0.05; done",
+        "mkfifo s.sock",
+        "mkdir s.sock",
+        "ln -s s.sock s.sock",
+        "ln -s ../../../../../../../../../../../../ENGINE s.sock",
+        "ln -s /proc/self/fd/0 s.sock",
+    ],
+    ids=["nothing", "impostor", "fifo", "folder", "loop", "engine", "descriptor"],
+)
+async def test_whoever_takes_the_place_of_the_guests_socket_ends_by_their_own_doing(
+    attacker: Target, engine_host: EngineHost, instead: str
+) -> None:
+    engine = engine_host.host.removeprefix("unix:///")
+    await attacker.run(f"cd /run/guest && rm s.sock && {instead.replace('ENGINE', engine)}")
+    await attacker.guest.drop_idle()
+    with pytest.raises(SandboxdError) as caught, anyio.fail_after(15):
+        await attacker.backend.connect(attacker.box)
+    assert caught.value.code is ErrorCode.SANDBOX_LOST
+    death = await attacker.backend.look(attacker.box)
+    assert death is not None
+    assert (death.reason, death.fault, death.mask) == (EndReason.DIED, Fault.AGENT, False)
+
+
+async def test_closing_the_shared_folder_shuts_nobody_out(attacker: Target) -> None:
+    await attacker.run("cd /run/guest && chmod 0 . s.sock && chown 5:5 . s.sock")
+    await attacker.guest.drop_idle()
+    assert await attacker.says("echo alive") == "alive\n"
+
+
+async def test_the_images_user_cannot_touch_the_guests_socket(attacker: Target) -> None:
+    said = await attacker.says("rm -f /run/guest/s.sock; ls /run/guest", user="nobody")
+    assert said.count("denied") == 2
+
+
+async def test_what_is_left_in_the_shared_folder_goes_and_leads_nowhere(
+    engine_host: EngineHost, tmp_path: Path
+) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").write_text("x")
+    state = tmp_path / "state"
+    async with (
+        backend_on(engine_host.host, state_dir=state, disk_every_s=0.5) as backend,
+        target(backend, spec(engine_host.image)) as box,
+    ):
+        await box.run(
+            f"cd /run/guest && ln -s {precious} link && ln -s {precious}/file f && mkfifo p"
+            f" && mkdir -p a/b/c && ln -s {precious} a/b/c/link && chmod 0 a/b a"
+            " && cp /bin/sh sh && chmod 4755 sh . && python3 -c"
+            " 'import socket; socket.socket(socket.AF_UNIX).bind(\"other\")'"
+        )
+        shared = state / "docker" / "boxes" / box.box.box_id
+        assert (shared / "sh").stat().st_mode & 0o4000
+        # Nobody of the machine gets at what a sandbox's root made to belong to the machine's.
+        assert (state / "docker").stat().st_mode & 0o777 == 0o700
+    assert not shared.exists()
+    assert (precious / "file").read_text() == "x"
+
+
+async def test_nothing_outlives_a_release(attacker: Target) -> None:
+    await attacker.run(
+        "for n in 1 2 3; do (setsid sh -c 'trap \"\" 1 2 3 15; while :; do sleep 1; done' &); done"
+    )
+    before = processes_of(attacker.box)
+    assert len(before) > 4
+    with anyio.fail_after(20):
+        await attacker.backend.dispose(attacker.box)
+    assert processes_of(attacker.box) == set()
+
+
+async def test_no_control_group_can_be_changed_and_no_device_made(attacker: Target) -> None:
+    said = await attacker.says(
+        "for f in $(find /sys/fs/cgroup -type f); do echo 1 > $f && echo wrote $f; done"
+        " 2>/dev/null; for d in $(find /sys/fs/cgroup -mindepth 1 -type d);"
+        " do mkdir $d/x && echo made $d; done 2>/dev/null;"
+        " mknod /tmp/d b 8 0 2>/dev/null && echo device; true"
+    )
+    assert said == ""
+
+
+async def test_without_rights_not_even_a_set_user_id_program_has_any(
+    engine_host: EngineHost,
+) -> None:
+    async with backend_on(engine_host.host) as backend:
+        box = await backend.make(order(spec(engine_host.image)))
+        bare = Guest(lambda: backend.connect(box))
+        claim = Claim(lease_id=new_id("sbx"), workdir="/workspace", life_s=600)
+        await bare.claim(replace(claim, capabilities="none"))
+        text = "cp /bin/grep /tmp/g; chmod 4755 /tmp/g; /tmp/g -E '^(CapEff|CapBnd|NoNewPrivs)' /proc/self/status"
+        record = await bare.run(
+            Command(exec_id=new_id("exec"), argv=("/bin/sh", "-c", text)), wait=True
+        )
+        await bare.aclose()
+    values = [line.split()[1] for line in record.stdout.head.decode().splitlines()]
+    assert values == ["0" * 16, "0" * 16, "1"]

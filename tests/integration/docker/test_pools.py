@@ -103,6 +103,7 @@ async def test_a_cold_burst_is_served_whole_and_only_so_many_start_at_once(
         await until(lambda: containers.all() == [], within_s=30, what="all boxes are gone")
 
 
+@pytest.mark.requirement("DK-05")
 async def test_an_image_that_fails_is_told_and_rests_while_another_pool_is_full(
     tmp_path: Path, engine_host: EngineHost
 ) -> None:

@@ -96,19 +96,27 @@ def race(api: docker.APIClient, container: str, sandbox: Sandbox, *, pause_s: fl
         assert time.monotonic() - began < _TYPED_S
 
 
+@pytest.mark.requirement("DK-01")
 @pytest.mark.parametrize("how", ["stop", "kill"])
+@pytest.mark.parametrize(
+    ("leases", "ready"), [(4, 3), pytest.param(20, 10, marks=pytest.mark.slow)]
+)
 def test_leases_go_on_or_end_by_name_when_the_engine_restarts_and_the_pool_comes_back(
-    tmp_path: Path, own_engine: tuple[TestEngine, str, bool], how: str
+    tmp_path: Path,
+    own_engine: tuple[TestEngine, str, bool],
+    how: str,
+    leases: int,
+    ready: int,
 ) -> None:
     started, image, restores = own_engine
-    config = config_on(started.host, image, pool="ready = 3, max = 12")
+    config = config_on(started.host, image, pool=f"ready = {ready}, max = {leases + 3 * ready}")
     with (
         docker_service(tmp_path, started.host, config) as (daemon, containers),
         Sandboxd(url=daemon.url) as client,
     ):
-        full(daemon, 3)
-        held = [client.lease("python", wait_timeout_s=60) for _ in range(4)]
-        full(daemon, 3)
+        full(daemon, ready)
+        held = [client.lease("python", wait_timeout_s=60) for _ in range(leases)]
+        full(daemon, ready)
         (started.stop if how == "stop" else started.kill)()
         started.start()
         began = time.monotonic()
@@ -125,13 +133,13 @@ def test_leases_go_on_or_end_by_name_when_the_engine_restarts_and_the_pool_comes
                 assert end is not None
                 assert (end.reason, end.fault, end.mask) == ("node_lost", "infra", True), end
                 assert not alive(sandbox)
-        full(daemon, 3, within_s=_BACK_S - (time.monotonic() - began))
+        full(daemon, ready, within_s=_BACK_S - (time.monotonic() - began))
         with client.lease("python", wait_timeout_s=60) as sandbox:
             assert alive(sandbox)
         for sandbox in held:
             sandbox.release()
-        full(daemon, 3)
-        assert len(containers.box_ids()) == 3
+        full(daemon, ready)
+        assert len(containers.box_ids()) == ready
 
 
 @pytest.mark.slow
@@ -180,6 +188,7 @@ def test_kill_9_of_the_daemon_keeps_leases_running_commands_and_stock(
         assert len(containers.box_ids()) == 2
 
 
+@pytest.mark.requirement("DK-08")
 def test_a_sandbox_whose_shim_is_killed_ends_by_name_and_its_neighbour_lives(
     tmp_path: Path, own_engine: tuple[TestEngine, str, bool]
 ) -> None:
@@ -210,6 +219,7 @@ def test_a_sandbox_whose_shim_is_killed_ends_by_name_and_its_neighbour_lives(
         assert alive(neighbour)
 
 
+@pytest.mark.requirement("DK-08")
 @pytest.mark.slow
 @pytest.mark.timeout(580)
 def test_a_container_that_is_stopped_just_as_a_command_starts_never_leaves_it_running(

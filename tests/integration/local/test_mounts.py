@@ -106,8 +106,8 @@ async def test_nothing_shows_the_daemon_s_own_files(
         assert "the daemon's own files" in caught.value.detail
 
 
+@pytest.mark.requirement("RL-07")
 async def test_shared_memory_holds_what_data_loaders_need(backend: LocalBackend) -> None:
-    """RL-07."""
     fill = "dd if=/dev/zero of=/dev/shm/x bs=1M count=200 2>/dev/null && stat -c %s /dev/shm/x"
     assert await say(backend, fill) == f"{200 << 20}\n"
 

@@ -164,7 +164,13 @@ def test_headers_of_one_hop_end_here() -> None:
         (f"{PREFIX}/a", f"{PREFIX}/a"),
         ("next?x=1", "next?x=1"),
         ("?x=1", "?x=1"),
-        ("../up", "../up"),
+        ("next\\one", "next\\one"),
+        ("../up", f"{PREFIX}/up"),
+        ("../../../../pools", f"{PREFIX}/pools"),
+        ("\\pools", f"{PREFIX}/pools"),
+        ("http:/pools", f"{PREFIX}/pools"),
+        ("http:../../pools?x", f"{PREFIX}/pools?x"),
+        ("http:\\\\localhost:8000\\a", f"{PREFIX}/a"),
         ("https://elsewhere.example/a", "https://elsewhere.example/a"),
         ("http://localhost:9000/a", "http://localhost:9000/a"),
         ("mailto:a@b.example", "mailto:a@b.example"),
@@ -173,7 +179,7 @@ def test_headers_of_one_hop_end_here() -> None:
         ("/%2e%2E/%2e./pools", f"{PREFIX}/pools"),
         (f"{PREFIX}/../../../../pools", f"{PREFIX}/v1/pools"),
         ("/a/./b/../c/", f"{PREFIX}/a/c/"),
-        ("/\\..\\..\\..\\pools", f"{PREFIX}/pools"),
+        ("/a\\..\\..\\..\\pools", f"{PREFIX}/pools"),
     ],
 )
 def test_redirects_stay_below_the_prefix(said: str, passed_on: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sandboxd.backends.deaths import Evidence, judge
+from sandboxd.backends.parts.deaths import Evidence, judge
 from sandboxd.wire.codes import EndReason, Fault
 
 MIB = 1 << 20

@@ -48,7 +48,10 @@ _MEANINGS = {
     Cause.MISSING: _Meaning(Fault.TASK, "its registry has no such image or tag"),
     Cause.INVALID: _Meaning(Fault.TASK, "the engine does not take this reference"),
     Cause.STALLED: _Meaning(Fault.INFRA, "its pull made no progress and was given up"),
-    Cause.REGISTRY: _Meaning(Fault.INFRA, "it could not be pulled"),
+    Cause.REGISTRY: _Meaning(
+        Fault.INFRA,
+        "its registry does not answer as one: is it up, and can the engine's machine reach it?",
+    ),
 }
 
 # The first that matches counts: a limit is often told in a sentence about denial.

@@ -1,8 +1,8 @@
-"""Has the engine measure what boxes write to disk, and ends those that are over their limit.
+"""Measures what boxes write to disk, and ends those that are over their limit.
 
 Engines hold no quota on a common file system, so this limit is `watched`: a box may be over it for
 about two rounds. To measure is dear, so boxes come one at a time, and one that used no processor
-time wrote nothing and is left alone.
+time wrote nothing and is left alone. What is out of sight the engine is asked for.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import structlog
 from anyio import CapacityLimiter, to_thread
 
 from sandboxd.backends.docker.engine import Engine, EngineRefused
+from sandboxd.backends.docker.places import Places
 from sandboxd.backends.docker.watching.living import LivingBox, Roster
+from sandboxd.backends.docker.watching.written import Written, written_by
 from sandboxd.backends.parts.deaths import over_disk
 from sandboxd.errors import SandboxdError
 
@@ -28,9 +30,10 @@ _MEASURE_S = 60.0
 class DiskWatch:
     """Goes round the living boxes, one at a time."""
 
-    def __init__(self, engine: Engine, roster: Roster, *, every_s: float) -> None:
+    def __init__(self, engine: Engine, roster: Roster, places: Places, *, every_s: float) -> None:
         self._engine = engine.lane(1)
         self._roster = roster
+        self._places = places
         self._every_s = every_s
         self._limiter = CapacityLimiter(1)
 
@@ -69,27 +72,45 @@ class DiskWatch:
 
         Raises as engine calls do.
         """
-        found: list[dict[str, Any]] = await self._engine.call(
-            self._engine.api.containers, size=True, filters={"id": [box.record.container_id]}
-        )
-        if not found or box.gone.is_set() or box.is_ours:
-            return
-        used = int(found[0].get("SizeRw") or 0)
-        box.disk_bytes = used
-        await to_thread.run_sync(_note_oom_kills, box, limiter=self._limiter)
         limit = box.record.disk_limit_bytes
+        written = await self._written(box)
+        used = await to_thread.run_sync(_measure, box, written, limit, limiter=self._limiter)
+        if written.layer is None:
+            used += await self._by_engine(box)
+        if box.gone.is_set() or box.is_ours:
+            return
+        box.disk_bytes = used
+        await box.read_group()
         if used > limit and not box.is_dead:
             box.verdict = box.verdict or over_disk(box.box_id, used_bytes=used, limit_bytes=limit)
             if not box.kill():
                 await self._engine.call(self._engine.api.kill, box.record.container_id)
 
+    async def _written(self, box: LivingBox) -> Written:
+        """Where it writes, which stays the same as long as it lives."""
+        process = box.record.process
+        if box.written is None and process is not None:
+            facts: dict[str, Any] = await self._engine.call(
+                self._engine.api.inspect_container, box.record.container_id
+            )
+            shared = self._places.shared(box.box_id)
+            box.written = await to_thread.run_sync(
+                lambda: written_by(facts, process.pid, shared=shared), limiter=self._limiter
+            )
+        return box.written or Written()
+
+    async def _by_engine(self, box: LivingBox) -> int:
+        """What the engine says was written over the image."""
+        found: list[dict[str, Any]] = await self._engine.call(
+            self._engine.api.containers, size=True, filters={"id": [box.record.container_id]}
+        )
+        return int(found[0].get("SizeRw") or 0) if found else 0
+
+
+def _measure(box: LivingBox, written: Written, limit: int) -> int:
+    pids = [] if box.group is None else box.group.processes()
+    return written.measure(pids, enough_bytes=limit)
+
 
 def _cpu_used(box: LivingBox) -> int | None:
     return None if box.group is None else box.group.cpu_used()
-
-
-def _note_oom_kills(box: LivingBox) -> None:
-    """As they stand while it lives, so that those of its end can be told from them."""
-    seen = None if box.group is None else box.group.read().oom_kills
-    if seen is not None and not box.is_dead:
-        box.oom_kills_seen = seen

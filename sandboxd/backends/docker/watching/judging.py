@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import anyio
-from anyio import to_thread
 
 from sandboxd.backends.docker.engine import Engine, EngineRefused
 from sandboxd.backends.docker.records import BoxRecord
@@ -66,6 +65,7 @@ class Judge:
         if box is None:
             return await self._examine_remains(record)
         broke = not self._events.flows
+        before = box.ooms.before(end=anyio.current_time())
         group = await _read(box)
         with anyio.move_on_after(_WORD_S):
             await box.word.dead.wait()
@@ -79,7 +79,7 @@ class Judge:
                 box_id=record.box_id,
                 exit_code=remains.exit_code,
                 oom_kills=group.oom_kills,
-                oom_kills_before=box.oom_kills_seen,
+                oom_kills_before=before,
                 memory_peak_bytes=group.memory_peak_bytes,
                 memory_limit_bytes=record.memory_limit_bytes,
                 asked_signals=tuple(box.word.signals),
@@ -143,6 +143,6 @@ def _is_another(record: BoxRecord, state: dict[str, Any]) -> bool:
 
 
 async def _read(box: LivingBox) -> GroupReadings:
-    if box.group is None:
-        return GroupReadings()
-    return await to_thread.run_sync(box.group.read)
+    """As of now; as of the last look where the engine has taken the group away by now."""
+    read = await box.read_group()
+    return box.last if read.oom_kills is None else read

@@ -11,13 +11,16 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
 import anyio
+from anyio import to_thread
 from anyio.abc import TaskGroup
 
 from sandboxd.backends.docker.records import BoxRecord
+from sandboxd.backends.docker.watching.written import Written
+from sandboxd.backends.parts.oom_counts import OomCount
 from sandboxd.backends.parts.watchers import Watchers
 from sandboxd.backends.protocol import Death
-from sandboxd.kernel.group_readings import Group
-from sandboxd.kernel.processes import ended, has_ended, kill
+from sandboxd.kernel.group_readings import Group, GroupReadings
+from sandboxd.kernel.processes import ended, has_ended, is_ending, kill
 
 _MAX_SIGNALS = 16  # remembered of one box
 
@@ -43,8 +46,10 @@ class LivingBox:
     group: its control group; None where it cannot be seen.
     verdict: why we ended it ourselves; told instead of what its remains say.
     is_ours: being removed at a caller's wish, which is no death to tell.
+    written: where it writes, once that was asked for.
     cpu_measured: the processor time it had used when its disk was last measured.
     rests: left out of the next round, where that time is not known.
+    ooms: what its group counted while it lived. last: what it said at the last look.
     """
 
     record: BoxRecord
@@ -56,9 +61,11 @@ class LivingBox:
     verdict: Death | None = None
     is_ours: bool = False
     disk_bytes: int | None = None
+    written: Written | None = None
     cpu_measured: int | None = None
     rests: bool = False
-    oom_kills_seen: int = 0
+    ooms: OomCount = field(default_factory=OomCount)
+    last: GroupReadings = field(default_factory=GroupReadings)
 
     @property
     def box_id(self) -> str:
@@ -71,6 +78,21 @@ class LivingBox:
         if self.gone.is_set():
             return True
         return self.word.dead.is_set() if self.pidfd is None else has_ended(self.pidfd)
+
+    async def read_group(self) -> GroupReadings:
+        """What its control group says, noted for the day it dies."""
+        read, was_ending = await to_thread.run_sync(self._look)
+        if read.oom_kills is not None:
+            self.last = read
+            if not (was_ending or self.is_dead):
+                self.ooms.note(read.oom_kills, at=anyio.current_time())
+        return read
+
+    def _look(self) -> tuple[GroupReadings, bool]:
+        """And whether it was at its end just after, which is told when all in it is gone."""
+        read = GroupReadings() if self.group is None else self.group.read()
+        process = self.record.process
+        return read, process is not None and is_ending(process.pid)
 
     def kill(self) -> bool:
         """Kill its first process; False where only the engine can."""

@@ -41,6 +41,7 @@ async def test_an_image_comes_with_its_facts(
         assert by_id.image_id == facts.image_id
 
 
+@pytest.mark.requirement("DK-05")
 @pytest.mark.parametrize("rest", ["nothing", "small:nothing", f"small@sha256:{'0' * 64}"])
 async def test_what_the_registry_does_not_have_is_the_tasks_fault_and_stops_no_other_image(
     engine: Engine, shop: Registry, tmp_path: Path, rest: str
@@ -71,6 +72,7 @@ async def test_what_is_no_reference_never_reaches_the_engine(
         assert "is no image reference" in error.detail
 
 
+@pytest.mark.requirement("DK-05")
 async def test_an_image_for_another_machine_is_refused_with_both_named(
     engine: Engine, shop: Registry, tmp_path: Path
 ) -> None:
@@ -85,6 +87,7 @@ async def test_an_image_for_another_machine_is_refused_with_both_named(
         assert (error.fault, error.details["cause"]) == (Fault.TASK, "platform")
 
 
+@pytest.mark.requirement("DK-05")
 async def test_contents_that_are_not_what_the_digest_says_are_refused(
     engine: Engine, shop: Registry, front: Front, tmp_path: Path
 ) -> None:
@@ -106,6 +109,7 @@ async def test_a_registry_that_is_down_or_broken_is_not_the_tasks_fault(
             assert error.mask
 
 
+@pytest.mark.requirement("DK-05")
 async def test_a_private_image_needs_credentials_and_they_show_nowhere(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
