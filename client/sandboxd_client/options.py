@@ -48,6 +48,7 @@ class LeaseOptions(TypedDict, total=False):
     to one address outside, as text or as {"url": …, "headers": {…}} whose headers are added
     outside, where nobody inside sees them. secrets: environment variables that are told to nobody.
     files: by path, bytes, text or FileContent. timeout_s, idle_timeout_s: the two clocks.
+    grading_s: at its hard end what runs is ended, and the sandbox kept that much longer to grade.
     wait_timeout_s: how long to queue (default 60), and the deadline of all tries. run_id, group_id,
     rollout_id, labels: to find it by. idempotency_key: the same key gives the same sandbox; with a
     key of the caller's own a cancelled lease is left in place, to be asked for again.
@@ -66,6 +67,7 @@ class LeaseOptions(TypedDict, total=False):
     labels: Mapping[str, str] | None
     timeout_s: float | None
     idle_timeout_s: float | None
+    grading_s: float | None
     wait_timeout_s: float | None
     run_id: str | None
     group_id: str | None

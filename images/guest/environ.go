@@ -9,6 +9,9 @@ import (
 
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
+// keptPrefix stands before what an image says to programs of its own, and would say to us.
+const keptPrefix = "SANDBOX_GUEST_KEPT_"
+
 // layer is variables by name.
 type layer = map[string]string
 
@@ -29,6 +32,7 @@ func baseEnv(inherit bool) layer {
 				base[name] = value
 			}
 		}
+		restoreKept(base)
 		for _, name := range notOfCommands {
 			delete(base, name)
 		}
@@ -39,6 +43,17 @@ func baseEnv(inherit bool) layer {
 	base["PATH"] = ownOr("PATH", defaultPath)
 	base["LANG"] = ownOr("LANG", "C.UTF-8")
 	return base
+}
+
+// restoreKept gives variables back their names that came under another, because our own runtime would
+// have taken them for itself.
+func restoreKept(base layer) {
+	for name, value := range maps.Clone(base) {
+		if own, ok := strings.CutPrefix(name, keptPrefix); ok {
+			base[own] = value
+			delete(base, name)
+		}
+	}
 }
 
 // buildEnv lays a call's variables over the claim's over the base, and sorts them by name. What is

@@ -168,6 +168,7 @@ func (t *processTable) settle(p *process, alive bool) {
 		return
 	}
 	p.isEnded, p.alive = true, alive
+	delete(t.limbo, p) // which looks into launches
 	if p.shimGone {
 		p.launch = nil
 	}

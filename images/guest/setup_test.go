@@ -28,6 +28,15 @@ func TestTheBaseIsTheGuestsOwnEnvironmentWhereThatIsAsked(t *testing.T) {
 	}
 }
 
+func TestWhatTheGuestWouldReadItselfReachesCommandsByItsName(t *testing.T) {
+	t.Setenv("GOMEMLIMIT", "")
+	t.Setenv(keptPrefix+"GOMEMLIMIT", "lots")
+	base := baseEnv(true)
+	if base["GOMEMLIMIT"] != "lots" || base[keptPrefix+"GOMEMLIMIT"] != "" {
+		t.Errorf("%v", base)
+	}
+}
+
 func TestTheTrueNameOfTheHostIsInherited(t *testing.T) {
 	host, err := os.Hostname()
 	if err != nil {

@@ -139,7 +139,22 @@ def _lease(parser: Parser) -> None:
     parser.add_argument("--env", action="append", type=_pair, metavar="K=V", default=[])
     parser.add_argument("--label", action="append", type=_pair, metavar="K=V", default=[])
     parser.add_argument("--workdir", metavar="DIR", help="where commands start")
+    parser.add_argument(
+        "--network",
+        type=_network,
+        metavar="NET",
+        help="none, internet, or allow=HOST,*.DOMAIN:443,… (default: the template's)",
+    )
+    parser.add_argument(
+        "--forward",
+        action="append",
+        type=_forward,
+        metavar="PORT=URL",
+        default=[],
+        help="a port inside that leads to one http://, https:// or tcp:// address outside",
+    )
     parser.add_argument("--timeout", type=_seconds, metavar="S", help="hard life in seconds")
+    parser.add_argument("--grading", type=_seconds, metavar="S", help="life after that, to grade")
     parser.add_argument("--idle-timeout", type=_seconds, metavar="S", help="0 never ends it")
     parser.add_argument("--wait", type=_seconds, metavar="S", help="how long to queue (default 60)")
     parser.add_argument("--run", metavar="RUN", help="the run it belongs to")
@@ -201,6 +216,25 @@ def _pair(text: str) -> tuple[str, str]:
         msg = f"{text!r} is not NAME=VALUE"
         raise argparse.ArgumentTypeError(msg)
     return name, value
+
+
+def _network(text: str) -> str | dict[str, list[str]]:
+    if text in {"none", "internet"}:
+        return text
+    kind, _, hosts = text.partition("=")
+    allowed = [host.strip() for host in hosts.split(",")]
+    if kind != "allow" or not all(allowed):
+        msg = f"{text!r} is not none, internet or allow=HOST,…"
+        raise argparse.ArgumentTypeError(msg)
+    return {"allow": allowed}
+
+
+def _forward(text: str) -> tuple[int, str]:
+    port, url = _pair(text)
+    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536 and url):
+        msg = f"{text!r} is not PORT=URL"
+        raise argparse.ArgumentTypeError(msg)
+    return int(port), url
 
 
 def _positive(text: str) -> int:

@@ -174,10 +174,12 @@ class Granting:
         wait_s = tenancy.pool.expected_wait_s(position)
         if (outage := tenancy.pool.experience.outage) is not None:
             return SandboxdError(outage.code, outage.detail, retry_after_s=outage.retry_after_s)
+        pool = tenancy.pool.status()
         return SandboxdError(
             ErrorCode.CAPACITY,
             f"no sandbox of template {order.terms.template!r} came free within "
-            f"{order.wait_timeout_s:g} s",
+            f"{order.wait_timeout_s:g} s: {pool.leased} are leased, {pool.making} are being made, "
+            f"{pool.max} may be",
             retry_after_s=max(1.0, min(wait_s, 30.0)),
             details={"position": position, "expected_wait_s": wait_s},
         )

@@ -124,6 +124,30 @@ async def test_a_run_is_released_as_a_whole(sandboxd: Program) -> None:
     assert (await sandboxd.run("ls", "-q")).out == f"{other}\n"
 
 
+async def test_a_lease_asks_for_the_ways_out_that_its_flags_say(sandboxd: Program) -> None:
+    boxed = ("--network", "none", "--grading", "5")
+    told = json.loads((await sandboxd.run("lease", "python", *boxed, "-o", "json")).out)
+    assert told["network"] == "none"
+    for flag, named in (
+        ("--network=allow=a.test,*.b.test:443", "allow"),
+        ("--forward=80=http://a", "forwards"),
+    ):
+        refused = await sandboxd.run(
+            "lease", "python", flag
+        )  # the fake's sandboxes have no network
+        assert refused.code == 1
+        assert named in refused.err
+
+
+@pytest.mark.parametrize(
+    "wrong", ["--network=all", "--network=allow=a,", "--forward=0=http://a", "--forward=8000"]
+)
+async def test_a_way_out_that_is_none_is_a_wrong_argument(sandboxd: Program, wrong: str) -> None:
+    done = await sandboxd.run("lease", "python", wrong)
+    assert done.code == 2
+    assert wrong.partition("=")[2] in done.err
+
+
 async def test_release_goes_on_after_an_id_that_is_not_there(sandboxd: Program) -> None:
     sandbox = await lease(sandboxd)
     done = await sandboxd.run("release", "sbx-none", sandbox)

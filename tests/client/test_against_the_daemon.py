@@ -325,6 +325,20 @@ async def test_leases_are_renewed_and_tokens_are_for_one_sandbox(
     assert "leased" in [entry["event"] async for entry in sandbox.logs()]
 
 
+async def test_grading_begins_once_ends_what_runs_and_keeps_the_files(
+    client: AsyncSandboxd,
+) -> None:
+    with anyio.fail_after(10):
+        async with client.lease("python", files={"work": "done"}, grading_s=30) as sandbox:
+            agent = await sandbox.start("sleep 100")
+            info = await sandbox.begin_grading(60)
+            assert info.phase == "grading"
+            assert not (await agent.wait()).ok
+            assert (await sandbox.exec("cat work")).stdout == "done"
+            with pytest.raises(Conflict):
+                await sandbox.begin_grading(60)
+
+
 async def test_the_daemon_tells_of_itself(client: AsyncSandboxd) -> None:
     version = await client.version()
     assert (version.api, version.backend) == ("v1", "fake")

@@ -97,6 +97,7 @@ async def test_who_is_not_served_in_time_hears_capacity_and_leaves_no_trace(worl
         assert caught.value.code is ErrorCode.CAPACITY
         assert caught.value.retry_safe
         assert caught.value.details["position"] == 0
+        assert caught.value.detail.endswith("1 are leased, 0 are being made, 1 may be")
         assert anyio.current_time() - began == pytest.approx(5, abs=0.1)
         assert len(front.rooms.desk.book) == 1
 

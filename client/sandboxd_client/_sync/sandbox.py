@@ -146,6 +146,16 @@ class Sandbox:
         )
         return SandboxInfo.from_json(self._api.json(call))
 
+    def begin_grading(self, timeout_s: float) -> SandboxInfo:
+        """End what runs in it and keep it `timeout_s` more, for whoever grades what is left.
+
+        Files stay, new commands run, its idle clock stands still and a lost run does not end it.
+        Raises Conflict the second time.
+        """
+        path = path_of("sandboxes", self.id, "grading")
+        call = Call(method="POST", path=path, body=encode({"timeout_s": timeout_s}))
+        return SandboxInfo.from_json(self._api.json(call))
+
     def release(self, *, wait_s: float | None = None) -> SandboxInfo:
         """Give the sandbox back; what runs in it ends. Idempotent.
 

@@ -9,7 +9,12 @@ from typing import Any
 from sandboxd.backends.docker.labels import labels_of
 from sandboxd.backends.docker.reaching.way import Door
 from sandboxd.backends.protocol import BoxOrder
-from sandboxd.guest.inside import GUEST_INSIDE, KEPT_CAPABILITIES
+from sandboxd.guest.inside import (
+    GUEST_INSIDE,
+    KEPT_CAPABILITIES,
+    KEPT_ENV,
+    READ_BY_THE_GUEST,
+)
 from sandboxd.kernel.cgroups import GUEST_PIDS
 
 Body = dict[str, Any]  # JSON, as the engine's API has it
@@ -22,6 +27,7 @@ class ContainerPlan:
     """One box, as the engine must see it. Paths are those of the engine's machine.
 
     image: the id, which cannot come to mean another image. user: the image's own, "" for root.
+    env: the image's own, as NAME=VALUE.
     network: the engine's name of it. seccomp: a profile as this engine is told of it; empty:
     the engine's own stays.
     """
@@ -30,6 +36,7 @@ class ContainerPlan:
     installation: str
     image: str
     user: str
+    env: tuple[str, ...]
     door: Door
     network: str
     seccomp: str = ""
@@ -50,11 +57,21 @@ def container_body(plan: ContainerPlan) -> Body:
         "WorkingDir": "/",
         "Entrypoint": [GUEST_INSIDE],
         "Cmd": _guest_arguments(plan),
+        "Env": _kept_from_the_guest(plan.env),
         **_exposed(plan.door),
         "Healthcheck": {"Test": ["NONE"]},  # the image's own would run beside the guest
         "StopSignal": "SIGKILL",  # a guest ends by no other
         "HostConfig": _host_config(plan),
     }
+
+
+def _kept_from_the_guest(env: tuple[str, ...]) -> list[str]:
+    """What an image means for its own programs, and the guest's runtime would take for itself, goes
+    by another name, under which the guest hands it on to commands.
+    """
+    pairs = [entry.partition("=")[::2] for entry in env]
+    ours = [(name, value) for name, value in pairs if name in READ_BY_THE_GUEST]
+    return [word for name, value in ours for word in (f"{name}=", f"{KEPT_ENV}{name}={value}")]
 
 
 def _guest_arguments(plan: ContainerPlan) -> list[str]:

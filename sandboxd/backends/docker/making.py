@@ -18,12 +18,12 @@ from sandboxd.backends.docker.imaging import DockerImages, ImageFacts
 from sandboxd.backends.docker.labels import labels_of, owned_by
 from sandboxd.backends.docker.networks import Networks
 from sandboxd.backends.docker.places import Places, conflict
-from sandboxd.backends.docker.reaching.by_socket import ended_early
-from sandboxd.backends.docker.reaching.way import Reach
+from sandboxd.backends.docker.reaching.way import EndedEarly, Reach
 from sandboxd.backends.docker.records import BoxRecord, record_of_container
 from sandboxd.backends.docker.refusals import start_refused
 from sandboxd.backends.docker.removing import Remover
-from sandboxd.backends.protocol import BoxOrder
+from sandboxd.backends.docker.watching.judging import Judge
+from sandboxd.backends.protocol import BoxOrder, Death
 from sandboxd.errors import SandboxdError
 from sandboxd.wire.codes import ErrorCode, Fault
 
@@ -35,12 +35,16 @@ _CONFLICT = 409
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ground:
-    """What all boxes of an installation stand on. seccomp: as in ContainerPlan."""
+    """What all boxes of an installation stand on. seccomp: as in ContainerPlan.
+
+    ready_timeout_s: from a box's first call to its guest's answer.
+    """
 
     installation: str
     tag: str
     places: Places
     seccomp: str
+    ready_timeout_s: float
 
 
 class Maker:
@@ -55,8 +59,8 @@ class Maker:
         images: DockerImages,
         networks: Networks,
         remover: Remover,
+        judge: Judge,
         starting: int,
-        ready_timeout_s: float,
     ) -> None:
         """starting: containers that start at once; more only make each of them slower."""
         self._engine = engine.lane(starting * 2)
@@ -65,9 +69,9 @@ class Maker:
         self._images = images
         self._networks = networks
         self._remover = remover
+        self._judge = judge
         self._starting = anyio.Semaphore(starting)
         self._files = CapacityLimiter(2)
-        self._ready_timeout_s = ready_timeout_s
 
     async def make(self, order: BoxOrder) -> tuple[BoxRecord, int | None]:
         """Make a box and wait for its guest: its record, and a pidfd of its first process, where
@@ -82,12 +86,12 @@ class Maker:
             await self._open_directory(order.box_id)
             container: list[str] = []
             try:
-                with anyio.fail_after(self._ready_timeout_s):
+                with anyio.fail_after(self._ground.ready_timeout_s):
                     body = container_body(self._plan(order, image, network))
                     return await self._bring_up(order, body, container)
             except TimeoutError as error:
                 await self._clean_up(order.box_id, container)
-                raise _never_ready(spec.image, self._ready_timeout_s) from error
+                raise _never_ready(spec.image, self._ground.ready_timeout_s) from error
             except BaseException:
                 await self._clean_up(order.box_id, container)
                 raise
@@ -105,6 +109,7 @@ class Maker:
             installation=ground.installation,
             image=image.image_id,
             user=image.user,
+            env=image.env,
             door=self._reach.door(order.box_id),
             network=network,
             seccomp=ground.seccomp,
@@ -125,16 +130,23 @@ class Maker:
         labels = labels_of(order, self._ground.installation)
         where = await self._reach.where(facts)
         record = record_of_container(order.box_id, container_id, labels, where)
+        try:
+            return record, await self._meet_guest(record)
+        except EndedEarly:
+            raise _ended_early(await self._judge.examine(record), order.spec.image) from None
+
+    async def _meet_guest(self, record: BoxRecord) -> int | None:
+        """Wait for it; the pidfd, as `make`. Raises as `Reach.wait_for_guest`."""
         hold = await self._reach.hold(record)
         if hold is None:
-            raise ended_early()
+            raise EndedEarly
         try:
             await self._reach.wait_for_guest(record)
         except BaseException:
             if hold.pidfd is not None:
                 os.close(hold.pidfd)
             raise
-        return record, hold.pidfd
+        return hold.pidfd
 
     async def _create(self, box_id: str, body: Body, container: list[str]) -> str:
         """Create the container; another's that has the name is left alone, for a new name.
@@ -177,6 +189,17 @@ def _never_ready(image: str, patience_s: float) -> SandboxdError:
         ErrorCode.START_FAILED,
         f"image {image!r}: the sandbox was not ready within {patience_s:g} s",
         details={"image": image},
+    )
+
+
+def _ended_early(death: Death, image: str) -> SandboxdError:
+    """No agent has acted yet: it was the image, or it was nobody's doing but ours."""
+    return SandboxdError(
+        ErrorCode.START_FAILED,
+        f"image {image!r}: the sandbox ended while it started: {death.detail}",
+        fault=Fault.TASK if death.fault is Fault.TASK else Fault.INFRA,
+        mask=True,
+        details={"image": image, "evidence": dict(death.evidence)},
     )
 
 

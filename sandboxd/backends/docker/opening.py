@@ -89,6 +89,7 @@ async def _opened(engine: Engine, settings: DockerSettings) -> AsyncIterator[Doc
             seccomp=await seccomp_option(
                 engine, info, home=settings.home, paths=own.paths, near=near
             ),
+            ready_timeout_s=settings.ready_timeout_s,
         )
         images = await stack.enter_async_context(_images(engine, settings))
         roster, judge = await stack.enter_async_context(
@@ -103,9 +104,9 @@ async def _opened(engine: Engine, settings: DockerSettings) -> AsyncIterator[Doc
                 images=images,
                 networks=networks,
                 remover=remover,
+                judge=judge,
                 # One more than cores: what we do between two calls would else leave a core idle.
                 starting=settings.starting or 1 + int(info.get("NCPU") or 1),
-                ready_timeout_s=settings.ready_timeout_s,
             ),
             remover=remover,
             roster=roster,

@@ -72,7 +72,7 @@ def _by_guest(evidence: Evidence) -> Death | None:
         return Death(
             box_id=evidence.box_id,
             fault=Fault.TASK,
-            detail=f"the image's own user cannot be found in it: {evidence.words}",
+            detail=f"the image's own user cannot be found in it{_said(evidence)}",
             evidence={"exit_code": code},
         )
     if code == _TREE_STUCK:
@@ -139,6 +139,10 @@ def _signalled(evidence: Evidence, number: int) -> Death:
         detail=f"a process inside ended the first one by signal {number}",
         evidence={"exit_code": evidence.exit_code, "signal": number},
     )
+
+
+def _said(evidence: Evidence) -> str:
+    return f": {evidence.words}" if evidence.words else ""
 
 
 def _unknown(evidence: Evidence, detail: str) -> Death:

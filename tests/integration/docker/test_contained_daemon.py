@@ -50,7 +50,6 @@ class Composed:
             "DOCKER_HOST": self.engine.host,
             "SANDBOXD_ADDRESS": self.engine.address,
             "SANDBOXD_ENGINE": self.engine.host.removeprefix("unix://"),
-            "SANDBOXD_RUN": str(self.engine.directory / "r"),
         }
         command = [*_program(), "--project-name", "beside", *words]
         done = subprocess.run(
@@ -149,4 +148,3 @@ def test_a_daemon_beside_its_engine_leases_and_the_next_one_adopts(composed: Com
     with closing(composed.engine.client()) as api:
         assert api.containers(all=True) == []
         assert api.volumes()["Volumes"] in ([], None)
-    assert not list((composed.engine.directory / "r").iterdir())

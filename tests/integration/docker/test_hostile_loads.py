@@ -234,7 +234,11 @@ async def test_a_memory_storm_is_told_as_that_and_its_sandbox_is_usable(
 async def test_whoever_offers_the_guest_to_the_kernel_gets_no_rollout_masked(
     backend: DockerBackend, hostile: BoxSpec
 ) -> None:
-    aimed = f"echo 1000 > /proc/1/oom_score_adj; sleep 0.2; exec python3 -c '{HELD}'"
+    aimed = (
+        "echo 1000 > /proc/1/oom_score_adj; for n in 1 2 3 4 5 6; do python3 -c"
+        " 'import time; held = bytearray(b\"x\" * (20 << 20)); time.sleep(20)' & done; sleep 1;"
+        f" exec python3 -c '{HELD}'"
+    )
     async with target(backend, hostile) as victim, backend.watch() as deaths:
         with anyio.fail_after(30):
             async with anyio.create_task_group() as tasks:

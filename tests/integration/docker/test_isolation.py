@@ -192,7 +192,7 @@ IMPOSTOR = """
 import socket, threading
 line = socket.socket(socket.AF_UNIX); line.bind("/run/guest/s.sock"); line.listen(9)
 open("/tmp/posing", "w").close()
-while True: line.accept()[0].sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+while True: line.accept()[0].sendall(b"HTTP/1.1 200 OK\\r\\nContent-Length: 2\\r\\n\\r\\n{}")
 """
 
 
@@ -288,7 +288,10 @@ async def test_without_rights_not_even_a_set_user_id_program_has_any(
         bare = Guest(lambda: backend.connect(box))
         claim = Claim(lease_id=new_id("sbx"), workdir="/workspace", life_s=600)
         await bare.claim(replace(claim, capabilities="none"))
-        text = "cp /bin/grep /tmp/g; chmod 4755 /tmp/g; /tmp/g -E '^(CapEff|CapBnd|NoNewPrivs)' /proc/self/status"
+        text = (
+            "cp /bin/grep /tmp/g; chmod 4755 /tmp/g;"
+            " /tmp/g -E '^(CapEff|CapBnd|NoNewPrivs)' /proc/self/status"
+        )
         record = await bare.run(
             Command(exec_id=new_id("exec"), argv=("/bin/sh", "-c", text)), wait=True
         )

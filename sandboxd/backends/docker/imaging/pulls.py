@@ -34,7 +34,8 @@ _MAX_FAILURES = 256  # remembered
 class _Errand:
     done: anyio.Event = field(default_factory=anyio.Event)
     error: SandboxdError | None = None
-    pull: Pull | None = None  # None while it waits for its turn
+    pull: Pull | None = None  # None while it waits
+    waits: str = "waits for its turn"
 
 
 class Pulls:
@@ -80,7 +81,7 @@ class Pulls:
     def coming(self) -> dict[ImageName, str]:
         """What is being pulled, or waits for its turn, and how far it is."""
         return {
-            name: str(errand.pull.progress) if errand.pull else "waits for its turn"
+            name: str(errand.pull.progress) if errand.pull else errand.waits
             for name, errand in self._errands.items()
         }
 
@@ -135,6 +136,7 @@ class Pulls:
             cause = failure.cause or cause_of(failure.words)
             if cause is Cause.BUSY:
                 pause = lane.refused(retry_after_s(failure.words))
+                errand.waits = f"its registry asked for fewer requests: again in {pause:.0f} s"
                 if anyio.current_time() + pause < give_up:
                     log.info("image.registry_busy", image=str(name), pause_s=round(pause, 1))
                     return False

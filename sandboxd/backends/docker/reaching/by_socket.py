@@ -11,7 +11,7 @@ from anyio.abc import ByteStream
 
 from sandboxd.backends.docker.places import Places
 from sandboxd.backends.docker.reaching.host_paths import HostPaths
-from sandboxd.backends.docker.reaching.way import Door, Facts, Hold
+from sandboxd.backends.docker.reaching.way import Door, EndedEarly, Facts, Hold
 from sandboxd.backends.docker.records import BoxRecord, Whereabouts
 from sandboxd.backends.docker.watching.living import LivingBox
 from sandboxd.backends.parts.deaths import forged, lost
@@ -73,14 +73,17 @@ class SocketReach:
         return Hold(pidfd)
 
     async def wait_for_guest(self, record: BoxRecord) -> None:
-        """Until the guest answers; the deadline is the caller's. Raises `start_failed`."""
+        """Until the guest answers; the deadline is the caller's.
+
+        Raises EndedEarly, and `start_failed` for one who takes its place.
+        """
         path = self._places.socket(record.box_id)
         pid = record.process.pid if record.process else 0
         try:
             # To look for the socket costs a tenth of an attempt to connect.
             while not path.exists() or not await says_hello(path, pid):
                 if pid_namespace(pid) is None:
-                    raise ended_early()
+                    raise EndedEarly
                 await anyio.sleep(_STEP_S)
         except NotTheGuest as error:
             raise SandboxdError(ErrorCode.START_FAILED, str(error)) from error
@@ -125,8 +128,3 @@ async def _end(box: LivingBox, verdict: Death) -> None:
             ErrorCode.SANDBOX_LOST, verdict.detail, fault=verdict.fault, mask=verdict.mask
         )
     await box.gone.wait()
-
-
-def ended_early() -> SandboxdError:
-    """Its first process ended before it answered."""
-    return SandboxdError(ErrorCode.START_FAILED, "the sandbox ended while it started")

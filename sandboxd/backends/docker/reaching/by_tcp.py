@@ -18,8 +18,7 @@ from anyio import to_thread
 from anyio.abc import ByteStream
 
 from sandboxd.backends.docker.engine import Engine, EngineRefused
-from sandboxd.backends.docker.reaching.by_socket import ended_early
-from sandboxd.backends.docker.reaching.way import Door, Facts, Hold
+from sandboxd.backends.docker.reaching.way import Door, EndedEarly, Facts, Hold
 from sandboxd.backends.docker.records import BoxRecord, GuestAddress, Whereabouts
 from sandboxd.backends.docker.refusals import call_refused
 from sandboxd.backends.docker.watching.living import LivingBox
@@ -100,7 +99,7 @@ class TcpReach:
         return Hold() if state["Running"] and same else None
 
     async def wait_for_guest(self, record: BoxRecord) -> None:
-        """Until it has proven itself."""
+        """Until it has proven itself. Raises EndedEarly."""
         next_look = anyio.current_time() + _LOOK_EVERY_S
         while True:
             try:
@@ -109,7 +108,7 @@ class TcpReach:
                 if anyio.current_time() > next_look:
                     next_look = anyio.current_time() + _LOOK_EVERY_S
                     if await self.hold(record) is None:
-                        raise ended_early() from None
+                        raise EndedEarly from None
                 await anyio.sleep(_STEP_S)
             else:
                 await anyio.aclose_forcefully(stream)

@@ -15,6 +15,10 @@ from sandboxd.model.template import Mount
 Facts = Mapping[str, Any]  # what the engine says of one container
 
 
+class EndedEarly(Exception):
+    """The first process of a box ended before its guest answered."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Door:
     """How a guest is to listen, for the call that creates its container.
@@ -59,7 +63,10 @@ class Reach(Protocol):
         ...
 
     async def wait_for_guest(self, record: BoxRecord) -> None:
-        """Until the guest answers; the deadline is the caller's. Raises `start_failed`."""
+        """Until the guest answers; the deadline is the caller's.
+
+        Raises EndedEarly, and `start_failed`.
+        """
         ...
 
     async def connect(self, box: LivingBox) -> ByteStream:

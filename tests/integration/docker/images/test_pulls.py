@@ -13,6 +13,7 @@ from anyio import to_thread
 from anyio.abc import ByteStream, SocketAttribute, SocketStream
 
 from sandboxd.backends.docker.engine import Engine, open_engine
+from sandboxd.backends.docker.imaging import DockerImages
 from sandboxd.backends.protocol import ImageState
 from sandboxd.errors import SandboxdError
 from sandboxd.wire.codes import ErrorCode, Fault
@@ -97,10 +98,20 @@ async def test_a_registry_that_wants_fewer_requests_is_asked_again_later(
         return busy if "/manifests/" in path and asked <= 4 else None
 
     front.rule = rule
-    async with images_of(engine, tmp_path) as images:
+    said: set[str] = set()
+
+    async def listen(images: DockerImages) -> None:
+        while True:
+            said.update(image.progress for image in await images.list_images())
+            await anyio.sleep(0.05)
+
+    async with images_of(engine, tmp_path) as images, anyio.create_task_group() as tasks:
+        tasks.start_soon(listen, images)
         with anyio.fail_after(30):
             await images.ensure(f"{front.address}/popular", pull="missing")
+        tasks.cancel_scope.cancel()
     assert asked > 4
+    assert any("asked for fewer requests: again in" in progress for progress in said)
 
 
 async def test_a_pull_without_progress_is_given_up_and_the_engine_lets_go(

@@ -20,6 +20,7 @@ PLAN = ContainerPlan(
     installation="here",
     image="sha256:1",
     user="",
+    env=("PATH=/bin", "GOMAXPROCS=99", "GOOD=1"),
     door=Door(arguments=("--socket", "/s"), mounts=(Mount(source="/run/b", target="/run/guest"),)),
     network="none",
 )
@@ -87,3 +88,8 @@ def test_gpus_and_runtimes_are_asked_for_by_name() -> None:
     config = host(with_spec(resources=Resources(gpu=2), runtime="runsc"))
     assert config["DeviceRequests"] == [{"Count": 2, "Capabilities": [["gpu"]]}]
     assert config["Runtime"] == "runsc"
+
+
+def test_what_the_guest_would_read_itself_is_handed_on_to_commands_by_another_name() -> None:
+    assert container_body(PLAN)["Env"] == ["GOMAXPROCS=", "SANDBOX_GUEST_KEPT_GOMAXPROCS=99"]
+    assert container_body(replace(PLAN, env=("PATH=/bin",)))["Env"] == []
