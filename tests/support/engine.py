@@ -271,8 +271,9 @@ def main(argv: list[str]) -> int:
     if gap := missing():
         print(f"engine: {gap}", file=sys.stderr)
         return 1
-    # The command hears Ctrl-C itself; a SIGTERM to us becomes one, so that all is taken down.
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    # The command hears Ctrl-C itself. A SIGTERM to us counts as one, so that all is taken down,
+    # also where Ctrl-C is ignored, as by what a shell runs in the background.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     begun = time.monotonic()
     with engine() as started:
         up = time.monotonic()

@@ -60,7 +60,7 @@ class DiskWatch:
         try:
             with anyio.fail_after(_MEASURE_S):
                 await self.measure(box)
-        except (EngineRefused, SandboxdError, TimeoutError) as error:
+        except (EngineRefused, SandboxdError, OSError) as error:  # a deadline among them
             log.debug("disk.unmeasured", box_id=box.box_id, error=str(error) or "timed out")
             return
         # As it stood before: what is written meanwhile is for the next round.
