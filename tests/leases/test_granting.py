@@ -231,7 +231,7 @@ async def test_a_dead_warm_box_is_never_handed_out(front: Front) -> None:
 async def test_a_make_that_comes_late_leaves_no_box(world: World) -> None:
     world.backend.faults.late_next_make()
     async with world.daemon(template(ready=1)) as front:
-        await anyio.sleep(1900)
+        await anyio.sleep(700)
         await front.full()
         await anyio.sleep(100)
         assert len(await front.box_ids()) == 1

@@ -51,7 +51,7 @@ class Person:
             stdout=self._slave,
             stderr=self._slave,
             start_new_session=True,
-            env={**os.environ, **env, "TERM": "xterm-256color"},
+            env={**_surroundings(), **env, "TERM": "xterm-256color"},
         )
 
     @property
@@ -115,3 +115,8 @@ def at_terminal(
         yield person
     finally:
         person.close()
+
+
+def _surroundings() -> dict[str, str]:
+    """Ours, without another terminal's size."""
+    return {name: text for name, text in os.environ.items() if name not in {"COLUMNS", "LINES"}}
