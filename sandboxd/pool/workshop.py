@@ -18,8 +18,8 @@ from sandboxd.pool.stock import Box, DiaryEntry
 from sandboxd.telemetry.metrics import Metrics
 from sandboxd.wire.codes import ErrorCode
 
-# A backstop: a backend bounds its own steps, but a large image may take long to come. One that takes
-# longer still goes on coming, and the next make waits for it too.
+# A backstop: a backend bounds its own steps, but a large image may take long to come. One that
+# takes longer still goes on coming, and the next make waits for it too.
 _MAKE_S = 600.0
 _LOOK_S = 5.0
 

@@ -25,14 +25,21 @@ class Pair:
         return statistics.median(self.ours) / statistics.median(self.other)
 
 
-async def in_turn(ours: Act, other: Callable[[], None], *, rounds: int, warm_up: int = 3) -> Pair:
-    """Run both `rounds` times each, one after the other, so that noise hits both alike."""
+async def in_turn(
+    ours: Act, other: Callable[[], None], *, rounds: int, warm_up: int = 3, block: int = 1
+) -> Pair:
+    """Run both `rounds` times each, in turn, so that noise hits both alike.
+
+    block: so many of each in a row, where the other leaves work behind that would be ours to wait
+    for: what it did not end, and the caches that it filled.
+    """
     pair = Pair([], [])
     for number in range(warm_up + rounds):
-        ours_ms, other_ms = await timed_ms(ours), timed_here_ms(other)
+        ours_ms = [await timed_ms(ours) for _ in range(block)]
+        other_ms = [timed_here_ms(other) for _ in range(block)]
         if number >= warm_up:
-            pair.ours.append(ours_ms)
-            pair.other.append(other_ms)
+            pair.ours.extend(ours_ms)
+            pair.other.extend(other_ms)
     return pair
 
 
