@@ -47,6 +47,9 @@ if TYPE_CHECKING:  # a backend is loaded only if it is the one
 log = structlog.get_logger(__name__)
 
 _LAG_EVERY_S = 0.5
+# A full collection walks all that lives, tens of milliseconds with hundreds of connections open;
+# what dies in circles here dies young, so full ones may be seldom.
+_GC_THRESHOLDS = (10_000, 20, 50)
 
 
 def serve(
@@ -151,6 +154,7 @@ class Daemon:
             # of the loop's time with hundreds of connections open.
             gc.collect()
             gc.freeze()
+            gc.set_threshold(*_GC_THRESHOLDS)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._watch_lag, name="loop-lag")
                 self._state_dir.announce(url)
