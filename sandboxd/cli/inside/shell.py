@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 
 import anyio
@@ -75,10 +75,11 @@ def shell(args: Namespace) -> int:
 async def _on_terminal(process: AsyncProcess, terminal: AsyncTerminal) -> ExecResult | None:
     """Ours becomes the command's until it ends; None once its user has left it."""
     result: ExecResult | None = None
-    with _raw_mode():
+    # Heard from before the terminal is raw: who is told to go then still leaves it as it was.
+    with anyio.open_signal_receiver(signal.SIGHUP, signal.SIGTERM) as farewells, _raw_mode():
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_follow_size, process, name="size")
-            tasks.start_soon(_hang_up, process, tasks.cancel_scope, name="hang-up")
+            tasks.start_soon(_hang_up, process, farewells, tasks.cancel_scope, name="hang-up")
             tasks.start_soon(_pass_keys, terminal, tasks.cancel_scope, name="keys")
             result = await _pass_output(terminal)
             tasks.cancel_scope.cancel()
@@ -146,13 +147,14 @@ async def _tell_size(process: AsyncProcess) -> None:
         await process.resize(rows, cols)
 
 
-async def _hang_up(process: AsyncProcess, leave: anyio.CancelScope) -> None:
+async def _hang_up(
+    process: AsyncProcess, farewells: AsyncIterator[signal.Signals], leave: anyio.CancelScope
+) -> None:
     """Our terminal closed, or we are told to go: the command learns of it as it would here."""
-    with anyio.open_signal_receiver(signal.SIGHUP, signal.SIGTERM) as signals:
-        async for _ in signals:
-            with suppress(SandboxdError), anyio.move_on_after(_GOODBYE_S):
-                await process.signal("HUP")
-            leave.cancel()
+    async for _ in farewells:
+        with suppress(SandboxdError), anyio.move_on_after(_GOODBYE_S):
+            await process.signal("HUP")
+        leave.cancel()
 
 
 def _size() -> tuple[int, int]:

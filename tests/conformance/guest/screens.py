@@ -12,6 +12,8 @@ from sandboxd.guest import Attachment, Ended, Guest, Piece
 from sandboxd.model.command import ExecRecord, TerminalSize
 from tests.conformance.guest.steps import PATIENCE_S, command, start
 
+_TIMES = 10  # that a question is asked
+
 
 class _Display(pyte.Screen):
     def select_graphic_rendition(self, *attributes: int, private: bool = False) -> None:
@@ -46,12 +48,24 @@ class Screen:
 
     async def see(self, text: str) -> None:
         """Wait until the text is to be seen."""
-        with anyio.move_on_after(PATIENCE_S) as waited:
+        assert await self._sees(text, within_s=PATIENCE_S), f"no {text!r} in {self.lines}"
+
+    async def ask(self, keys: str, text: str) -> None:
+        """Type keys again and again until the text is to be seen."""
+        for _ in range(_TIMES):
+            await self.type(keys)
+            if await self._sees(text, within_s=PATIENCE_S / _TIMES):
+                return
+        raise AssertionError(f"no {text!r} in {self.lines}")
+
+    async def _sees(self, text: str, *, within_s: float) -> bool:
+        with anyio.move_on_after(within_s):
             while not any(text in line for line in self.lines):
                 event = await anext(self._attachment)
                 assert not isinstance(event, Ended), f"it ended without {text!r}: {self.lines}"
                 self._take(event)
-        assert not waited.cancelled_caught, f"no {text!r} in {self.lines}"
+            return True
+        return False
 
     async def end(self) -> ExecRecord:
         """Wait for the end."""
