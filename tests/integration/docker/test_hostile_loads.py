@@ -201,7 +201,7 @@ async def usable_or_typed_dead(box: Target) -> None:
 async def test_a_fork_bomb_ends_at_its_limit_and_its_sandbox_is_usable(
     backend: DockerBackend, hostile: BoxSpec
 ) -> None:
-    async with attacked(backend, hostile, "bomb() { bomb | bomb & }; bomb; sleep 20") as (
+    async with attacked(backend, hostile, "bomb() { bomb & bomb & sleep 20; }; bomb") as (
         victim,
         neighbour,
     ):
