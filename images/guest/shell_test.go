@@ -222,6 +222,8 @@ func TestKilledRunAndDeletedShellLeaveNothing(t *testing.T) {
 	g := startGuest(t)
 	g.openShell()
 	r := readRecord(t, g.runRaw("sleep 3013", fields{"wait": false}).body)
+	// Before the shell has started it, a signal is for the shell.
+	eventually(t, "the run has begun", func() bool { return len(alive("sleep 3013")) == 1 })
 	g.post("/v1/execs/"+r.ExecID+"/signal", fields{"signal": "KILL"})
 	if r := g.look(r.ExecID, 10); r.Outcome != "killed" || len(alive("sleep 3013")) != 0 {
 		t.Fatal(r.summary())
