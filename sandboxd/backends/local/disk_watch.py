@@ -7,17 +7,14 @@ measured again.
 
 from __future__ import annotations
 
-import anyio
 from anyio import CapacityLimiter, to_thread
 
 from sandboxd.backends.local.boxes import BoxShelf
 from sandboxd.backends.local.living import LivingBox, Roster
 from sandboxd.backends.parts.deaths import over_disk
+from sandboxd.backends.parts.disk_rounds import DiskRounds
 from sandboxd.kernel.cgroups import Cgroups
 from sandboxd.kernel.trees import disk_usage
-
-# Boxes are looked at in turns, so that a thousand of them do not keep a core busy all at once.
-_TURNS = 10
 
 
 class DiskWatch:
@@ -34,32 +31,18 @@ class DiskWatch:
 
     async def run(self) -> None:
         """Until cancelled."""
-        while True:
-            for turn in range(_TURNS):
-                await anyio.sleep(self._every_s / _TURNS)
-                # By name, so that a box keeps its turn while others come and go.
-                boxes = [box for box in self._roster.living() if hash(box.box_id) % _TURNS == turn]
-                if boxes:
-                    await self._look_at(boxes)
-
-    async def _look_at(self, boxes: list[LivingBox]) -> None:
-        ran = await to_thread.run_sync(
-            lambda: [(box, self._cgroups.cpu_used(box.box_id)) for box in boxes],
+        rounds = DiskRounds(
+            living=self._roster.living,
+            cpu_used=lambda box: self._cgroups.cpu_used(box.box_id),
+            measure=self._measured,
+            every_s=self._every_s,
             limiter=self._limiter,
         )
-        for box, cpu_used in ran:
-            if box.gone.is_set() or box.is_ours:
-                continue
-            if cpu_used is not None and cpu_used == box.cpu_measured:
-                continue
-            if box.rests:
-                box.rests = False
-                continue
-            before = box.disk_bytes
-            await self.measure(box)
-            # As it stood before: what is written meanwhile is for the next round.
-            box.cpu_measured = cpu_used
-            box.rests = cpu_used is None and box.disk_bytes == before
+        await rounds.run()
+
+    async def _measured(self, box: LivingBox) -> bool:
+        await self.measure(box)
+        return True
 
     async def measure(self, box: LivingBox) -> None:
         """Take one reading; over the limit the box ends with it as evidence."""

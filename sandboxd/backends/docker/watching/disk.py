@@ -18,12 +18,11 @@ from sandboxd.backends.docker.places import Places
 from sandboxd.backends.docker.watching.living import LivingBox, Roster
 from sandboxd.backends.docker.watching.written import Written, written_by
 from sandboxd.backends.parts.deaths import over_disk
+from sandboxd.backends.parts.disk_rounds import DiskRounds
 from sandboxd.errors import SandboxdError
 
 log = structlog.get_logger(__name__)
 
-# Boxes are looked at in turns, so that a thousand of them do not keep a core busy all at once.
-_TURNS = 10
 _MEASURE_S = 60.0
 
 
@@ -39,33 +38,23 @@ class DiskWatch:
 
     async def run(self) -> None:
         """Until cancelled."""
-        while True:
-            for turn in range(_TURNS):
-                await anyio.sleep(self._every_s / _TURNS)
-                # By name, so that a box keeps its turn while others come and go.
-                boxes = [box for box in self._roster.living() if hash(box.box_id) % _TURNS == turn]
-                for box in boxes:
-                    await self._look_at(box)
+        rounds = DiskRounds(
+            living=self._roster.living,
+            cpu_used=_cpu_used,
+            measure=self._try_to_measure,
+            every_s=self._every_s,
+            limiter=self._limiter,
+        )
+        await rounds.run()
 
-    async def _look_at(self, box: LivingBox) -> None:
-        cpu_used = await to_thread.run_sync(_cpu_used, box, limiter=self._limiter)
-        if box.gone.is_set() or box.is_ours:
-            return
-        if cpu_used is not None and cpu_used == box.cpu_measured:
-            return
-        if box.rests:
-            box.rests = False
-            return
-        before = box.disk_bytes
+    async def _try_to_measure(self, box: LivingBox) -> bool:
         try:
             with anyio.fail_after(_MEASURE_S):
                 await self.measure(box)
         except (EngineRefused, SandboxdError, OSError) as error:  # a deadline among them
             log.debug("disk.unmeasured", box_id=box.box_id, error=str(error) or "timed out")
-            return
-        # As it stood before: what is written meanwhile is for the next round.
-        box.cpu_measured = cpu_used
-        box.rests = cpu_used is None and box.disk_bytes == before
+            return False
+        return True
 
     async def measure(self, box: LivingBox) -> None:
         """Take one reading; over the limit the box ends with it as evidence.
