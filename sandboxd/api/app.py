@@ -26,7 +26,7 @@ from sandboxd.api.routes import (
     ways_out,
 )
 from sandboxd.api.services import Services
-from sandboxd.api.shapes import with_problems
+from sandboxd.api.shapes.document import with_problems
 from sandboxd.telemetry.metrics import Metrics
 
 

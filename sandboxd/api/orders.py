@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sandboxd.api.schemas import ForwardBody
-from sandboxd.api.schemas import Network as NetworkBody
+from sandboxd.api.schemas.leases import ForwardBody
+from sandboxd.api.schemas.leases import Network as NetworkBody
 from sandboxd.model.template import Network
 from sandboxd.model.way_out import ForwardOrder
 

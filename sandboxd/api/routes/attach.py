@@ -24,7 +24,7 @@ from starlette.websockets import WebSocketDisconnect
 from sandboxd.api import render
 from sandboxd.api.auth import Principal
 from sandboxd.api.problems import problem_body, translate
-from sandboxd.api.schemas import AttachOrder
+from sandboxd.api.schemas.commands import AttachOrder
 from sandboxd.api.services import Services
 from sandboxd.api.strict import StrictRoute
 from sandboxd.errors import SandboxdError

@@ -11,19 +11,11 @@ from starlette.responses import Response
 
 from sandboxd.api import render
 from sandboxd.api.paging import Cursor, Limit, page
-from sandboxd.api.schemas import ExecBody, SignalBody, TtyBody
+from sandboxd.api.schemas.commands import ExecBody, SignalBody, TtyBody
 from sandboxd.api.services import here, request_id_of
-from sandboxd.api.shapes import (
-    EVENTS,
-    Exec,
-    Execs,
-    Signalled,
-    Size,
-    StdinTaken,
-    answers,
-    raw,
-    takes,
-)
+from sandboxd.api.shapes.commands import Exec, Execs, Signalled, Size, StdinTaken
+from sandboxd.api.shapes.document import EVENTS
+from sandboxd.api.shapes.parts import answers, raw, takes
 from sandboxd.api.streams import Lines, ndjson, waiting
 from sandboxd.api.strict import StrictRoute
 from sandboxd.execution.commands import KeepAlive, shell_argv

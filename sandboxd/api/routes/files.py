@@ -11,9 +11,10 @@ from starlette.responses import Response
 
 from sandboxd.api import render
 from sandboxd.api.paging import Cursor, Limit
-from sandboxd.api.schemas import MkdirBody, MoveBody
+from sandboxd.api.schemas.files import MkdirBody, MoveBody
 from sandboxd.api.services import here
-from sandboxd.api.shapes import File, Files, Unpacked, answers, raw, takes
+from sandboxd.api.shapes.files import File, Files, Unpacked
+from sandboxd.api.shapes.parts import answers, raw, takes
 from sandboxd.api.streams import Emit, Flow, StartBody
 from sandboxd.api.strict import StrictRoute
 from sandboxd.errors import SandboxdError

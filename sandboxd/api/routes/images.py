@@ -10,9 +10,10 @@ from starlette.responses import Response
 
 from sandboxd.api import render
 from sandboxd.api.paging import Cursor, Limit, page
-from sandboxd.api.schemas import PrefetchBody
+from sandboxd.api.schemas.operations import PrefetchBody
 from sandboxd.api.services import Services, services_of
-from sandboxd.api.shapes import Images, Prefetched, answers
+from sandboxd.api.shapes.operations import Images, Prefetched
+from sandboxd.api.shapes.parts import answers
 from sandboxd.api.streams import waiting
 from sandboxd.api.strict import StrictRoute
 from sandboxd.backends.protocol import Image, ImageState

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from sandboxd.api import render
 from sandboxd.api.paging import Cursor, Limit, page
-from sandboxd.api.schemas import PoolBody, SweepBody
+from sandboxd.api.schemas.operations import PoolBody, SweepBody
 from sandboxd.api.services import here, services_of
 from sandboxd.api.strict import StrictRoute
 from sandboxd.errors import SandboxdError

@@ -7,7 +7,8 @@ from starlette.responses import Response
 
 from sandboxd.api import render
 from sandboxd.api.services import here
-from sandboxd.api.shapes import Readings, answers
+from sandboxd.api.shapes.leases import Readings
+from sandboxd.api.shapes.parts import answers
 from sandboxd.api.strict import StrictRoute
 
 router = APIRouter(prefix="/v1/sandboxes", tags=["sandboxes"], route_class=StrictRoute)

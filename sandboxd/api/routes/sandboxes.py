@@ -15,9 +15,10 @@ from starlette.responses import Response
 from sandboxd.api import render
 from sandboxd.api.orders import forward_orders, network_of
 from sandboxd.api.paging import Cursor, Limit, page
-from sandboxd.api.schemas import GradingBody, LeaseBody, RenewBody, TokenBody
+from sandboxd.api.schemas.leases import GradingBody, LeaseBody, RenewBody, TokenBody
 from sandboxd.api.services import Services, here
-from sandboxd.api.shapes import Released, Sandbox, Sandboxes, Token, answers, raw
+from sandboxd.api.shapes.leases import Released, Sandbox, Sandboxes, Token
+from sandboxd.api.shapes.parts import answers, raw
 from sandboxd.api.streams import waiting, while_there
 from sandboxd.api.strict import StrictRoute
 from sandboxd.api.tokens import Grant

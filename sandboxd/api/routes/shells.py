@@ -9,9 +9,10 @@ from starlette.responses import Response
 
 from sandboxd.api import render
 from sandboxd.api.paging import Cursor, Limit, page
-from sandboxd.api.schemas import ShellBody, ShellRunBody
+from sandboxd.api.schemas.commands import ShellBody, ShellRunBody
 from sandboxd.api.services import here
-from sandboxd.api.shapes import Exec, Shell, Shells, answers
+from sandboxd.api.shapes.commands import Exec, Shell, Shells
+from sandboxd.api.shapes.parts import answers
 from sandboxd.api.streams import waiting
 from sandboxd.api.strict import StrictRoute
 from sandboxd.model.ids import new_id

@@ -9,7 +9,8 @@ from starlette.responses import Response
 from sandboxd import __version__
 from sandboxd.api import render
 from sandboxd.api.services import services_of
-from sandboxd.api.shapes import Version, answers, raw
+from sandboxd.api.shapes.operations import Version
+from sandboxd.api.shapes.parts import answers, raw
 from sandboxd.errors import SandboxdError
 from sandboxd.wire.codes import ErrorCode
 

@@ -10,9 +10,10 @@ from starlette.responses import Response
 from sandboxd.api import render
 from sandboxd.api.orders import forward_orders, network_of
 from sandboxd.api.routes.sandboxes import shown
-from sandboxd.api.schemas import ForwardsBody, NetworkBody
+from sandboxd.api.schemas.leases import ForwardsBody, NetworkBody
 from sandboxd.api.services import here
-from sandboxd.api.shapes import Forwards, Sandbox, answers
+from sandboxd.api.shapes.leases import Forwards, Sandbox
+from sandboxd.api.shapes.parts import answers
 from sandboxd.api.strict import StrictRoute
 from sandboxd.errors import SandboxdError
 from sandboxd.leases.tenancy import Tenancy

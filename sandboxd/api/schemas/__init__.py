@@ -1,0 +1,1 @@
+"""What requests look like. Unknown fields are refused by name; nothing here decides anything."""
