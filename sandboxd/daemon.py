@@ -207,6 +207,7 @@ class Daemon:
             tokens=tokens,
             clock=self._clock,
             metrics=self._metrics,
+            events=rooms.events,
             backend=backend.name,
             capabilities=backend.capabilities(),
             base_url=url,

@@ -5,6 +5,7 @@ It is given a backend and a store, and names no concrete one.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -36,6 +37,7 @@ from sandboxd.pool.house import House
 from sandboxd.pool.prefetcher import Prefetcher
 from sandboxd.pool.sweeper import Sweeper
 from sandboxd.pool.warm_pool import WarmPool
+from sandboxd.telemetry.events import Events
 from sandboxd.telemetry.metrics import Metrics
 from sandboxd.wire.codes import EndReason
 
@@ -66,6 +68,7 @@ class Rooms:
     def __init__(self, foundation: Foundation, tasks: TaskGroup) -> None:
         self._foundation = foundation
         self._tasks = tasks
+        self.events = Events(foundation.clock, epoch=secrets.token_hex(4))
         self.disposer = Disposer(foundation.backend)
         self.house = House(most=foundation.most)
         self.disposer.when_gone(self.house.gone)
@@ -81,6 +84,7 @@ class Rooms:
             house=self.house,
             clock=foundation.clock,
             metrics=foundation.metrics,
+            events=self.events,
         )
         endings = Endings(office)
         limits = foundation.backend.capabilities().limits_on_commands
@@ -105,6 +109,7 @@ class Rooms:
             house=self.house,
             labels={"installation": foundation.installation},
             metrics=foundation.metrics,
+            events=self.events,
             lender=Lender(
                 foundation.outside, limits=foundation.way_out.limits, metrics=foundation.metrics
             ),

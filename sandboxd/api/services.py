@@ -21,6 +21,7 @@ from sandboxd.model.template import Template
 from sandboxd.pool.house import House
 from sandboxd.pool.prefetcher import Prefetcher
 from sandboxd.pool.sweeper import Sweeper
+from sandboxd.telemetry.events import Events
 from sandboxd.telemetry.metrics import Metrics
 
 
@@ -45,6 +46,7 @@ class Services:
     tokens: Tokens
     clock: Clock
     metrics: Metrics
+    events: Events
     backend: str
     capabilities: Capabilities
     base_url: str

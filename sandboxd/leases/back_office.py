@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 from anyio.abc import TaskGroup
@@ -14,11 +14,21 @@ from sandboxd.backends.protocol import Backend
 from sandboxd.clock import Clock
 from sandboxd.leases.book import Book
 from sandboxd.leases.store import LeaseStore
+from sandboxd.leases.terms import LeaseOrder
 from sandboxd.pool.house import House
+from sandboxd.telemetry.events import Events
 from sandboxd.telemetry.metrics import Metrics
 
 GUEST_GRACE_S = 10.0  # the guest's own end comes so much after ours, which can say why
 CALL_S = 10.0  # for what a guest answers at once
+
+
+class Gate(Protocol):
+    """Who may still lease: a room that can turn a new request away. Synchronous."""
+
+    def admit(self, order: LeaseOrder, *, owner: str, count: int) -> None:
+        """Raises what the caller is to hear. count: leases of that order, 1 or a whole group."""
+        ...
 
 
 class Alarm:
@@ -43,14 +53,21 @@ class BackOffice:
     house: House
     clock: Clock
     metrics: Metrics
+    events: Events
     book: Book = field(default_factory=Book)
     alarm: Alarm = field(default_factory=Alarm)
     tasks: TaskGroup | None = None
+    gates: list[Gate] = field(default_factory=list)
 
     @property
     def open(self) -> bool:
         """Whether tasks can be started."""
         return self.tasks is not None
+
+    def admit(self, order: LeaseOrder, *, owner: str, count: int = 1) -> None:
+        """Ask every gate, right before the leases are entered in the book."""
+        for gate in self.gates:
+            gate.admit(order, owner=owner, count=count)
 
     def start(
         self, work: Callable[..., Coroutine[Any, Any, object]], *args: Any, name: str

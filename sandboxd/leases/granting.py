@@ -75,6 +75,7 @@ class Granting:
             return tenancy.shown(), False
         if self.closing:
             raise shutting_down()
+        self._office.admit(order, owner=owner)
         tenancy = self._open(order, owner=owner)
         with self._attended(tenancy):
             try:

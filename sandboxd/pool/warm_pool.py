@@ -28,6 +28,7 @@ from sandboxd.pool.status import PoolStatus
 from sandboxd.pool.stock import Box, Stock
 from sandboxd.pool.words import Words
 from sandboxd.pool.workshop import Workshop
+from sandboxd.telemetry.events import Events
 from sandboxd.telemetry.metrics import Metrics
 from sandboxd.wire.codes import ErrorCode
 
@@ -48,6 +49,7 @@ class WarmPool:
         house: House,
         labels: Mapping[str, str],
         metrics: Metrics,
+        events: Events,
         lender: Lender | None = None,
     ) -> None:
         self._direct = backend.capabilities().direct_networks
@@ -62,6 +64,7 @@ class WarmPool:
         self._workshop = Workshop(backend, labels=labels, metrics=metrics, lender=lender)
         self._disposer = disposer
         self._house = house
+        self._events = events
         self._queue = Queue(most=template.pool.queue)
         self._words = Words(self.stock, on_silent=self._silent)
         self._changed = anyio.Event()
