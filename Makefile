@@ -91,7 +91,7 @@ bench: setup ## the table of docs/performance.md, measured here and now
 	$(PY) -m scripts.bench $(ARGS)
 
 docs: setup ## write the generated pages anew
-	$(PY) scripts/gen_docs.py
+	$(PY) -m scripts.gen_docs
 
 guest: setup ## build the guest agent, if its sources changed
 	@$(PY) scripts/build_guest.py

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from sandboxd.wire.codes import CODES, CodeFacts, ErrorCode
+from scripts import bug_cases
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -303,6 +304,7 @@ PAGES: dict[Path, Callable[[], str]] = {
     DOCS / "cli.md": cli_page,
     DOCS / "api.md": api_page,
     ERRORS / "README.md": errors_page,
+    DOCS / "bug-cases.md": lambda: bug_cases.page(_NOTE),
 }
 
 
