@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from scripts.bug_cases import read_areas, tests_by_row
+from scripts import bug_cases
 
 
 def test_every_row_is_held_by_a_test_or_answered() -> None:
     bare = [
         case.row
-        for cases in read_areas().values()
+        for cases in bug_cases.read_areas().values()
         for case in cases
         if not case.tests and not case.answer
     ]
@@ -16,5 +16,5 @@ def test_every_row_is_held_by_a_test_or_answered() -> None:
 
 
 def test_tests_name_rows_that_there_are() -> None:
-    known = {case.row for cases in read_areas().values() for case in cases}
-    assert set(tests_by_row()) <= known
+    known = {case.row for cases in bug_cases.read_areas().values() for case in cases}
+    assert set(bug_cases.tests_by_row()) <= known
