@@ -56,7 +56,7 @@ docker-inside:
 	$(PYTEST) -n $(JOBS) -m "$(DOCKER_MARKS) and not serial" --timeout $(DOCKER_S) -o faulthandler_timeout=$(DOCKER_S)0 $(ARGS) || [ $$? -eq 5 ]
 	$(PYTEST) -m "$(DOCKER_MARKS) and serial" --timeout $(DOCKER_S) -o faulthandler_timeout=$(DOCKER_S)0 $(ARGS) || [ $$? -eq 5 ]
 
-soak: setup ## rollouts over a daemon that is killed again and again, and the account (ARGS="--rounds 50 --seed 7")
+soak: setup ## rollouts while daemon, boxes, commands and callers are killed, and the account (ARGS="--leases 1000 --seed 7")
 	$(PY) -m tests.faults.account $(ARGS)
 
 cover: setup ## which lines and branches no test has tried

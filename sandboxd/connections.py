@@ -9,6 +9,7 @@ import resource
 from functools import partial
 from typing import Any
 from urllib.parse import unquote
+from weakref import ref
 
 from pydantic_core import to_json
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -64,8 +65,8 @@ class GuardedConnection(HttpToolsProtocol):
         self._in_head = False
         super().on_headers_complete()
         cycle: RequestResponseCycle | None = self.cycle
-        if cycle is not None and cycle.scope is self.scope and leads_inside(self.scope["raw_path"]):
-            self.scope["state"]["cut"] = partial(_cut, cycle)
+        if cycle is not None and cycle.scope is self.scope:
+            self.scope["state"]["cut"] = partial(_cut, ref(cycle))
 
     def data_received(self, data: bytes) -> None:
         """Feed the parser; then see whether the peer still owes us a head."""
@@ -190,10 +191,16 @@ class GuardedWebSocket(WebSocketsSansIOProtocol):
             self._cut = self.loop.call_later(FAREWELL_S, self.transport.abort)
 
 
-def _cut(cycle: RequestResponseCycle) -> None:
-    """Close the connection on an answer that cannot be finished. No fault of the application's."""
-    cycle.disconnected = True
-    cycle.transport.close()
+def _cut(of: ref[RequestResponseCycle]) -> None:
+    """Close the connection on an answer that cannot be finished. No fault of the application's.
+
+    of: held loosely, since it holds the scope in which this stands.
+    """
+    if (cycle := of()) is not None:
+        cycle.disconnected = True
+        cycle.transport.close()
+        # A graceful close waits until everything is taken, which may be never.
+        asyncio.get_running_loop().call_later(FAREWELL_S, cycle.transport.abort)
 
 
 def most_connections() -> int:

@@ -32,11 +32,13 @@ from sandboxd.errors import SandboxdError
 from sandboxd.leases.sqlite_store import open_sqlite_store
 from sandboxd.leases.store import LeaseStore
 from sandboxd.leases.ways_out import WayOutSettings
+from sandboxd.model.quota import Quota
 from sandboxd.rooms import Foundation, Rooms, open_rooms
 from sandboxd.server import BACKLOG, Server, bind, build_server
 from sandboxd.settings import Settings, SettingsError
 from sandboxd.settings.nouns import is_loopback
 from sandboxd.state_dir import StateDir, hold_state_dir
+from sandboxd.telemetry import audit
 from sandboxd.telemetry.logs import set_up_logs
 from sandboxd.telemetry.metrics import Metrics
 from sandboxd.wire.codes import ErrorCode
@@ -182,6 +184,7 @@ class Daemon:
             metrics=self._metrics,
             installation=self._state_dir.installation,
             most=self._settings.limits.max_sandboxes,
+            quotas=_quotas(self._settings),
             outside=Outside(door),
             way_out=WayOutSettings(
                 limits=way_out.limits, wider=way_out.wider, forwards=way_out.forwards
@@ -208,6 +211,8 @@ class Daemon:
             clock=self._clock,
             metrics=self._metrics,
             events=rooms.events,
+            runs=rooms.runs,
+            quotas=rooms.quotas,
             backend=backend.name,
             capabilities=backend.capabilities(),
             base_url=url,
@@ -245,11 +250,15 @@ class Daemon:
             settings = self._reload()
         except SettingsError as error:
             log.error("reload.refused", error=str(error))
+            audit.act("reload", who="operator", refused=True)
             return
         await rooms.take(settings.templates)
         services.templates = settings.templates
         services.trusted_ports = _trusted_ports(settings)
         services.auth.change_keys(_keys(settings))
+        rooms.quotas.change(_quotas(settings))
+        names = sorted(key.name for key in settings.server.api_keys)
+        audit.act("reload", who="operator", templates=sorted(settings.templates), keys=names)
         log.info("reloaded", templates=sorted(settings.templates))
 
     async def _watch_lag(self) -> None:
@@ -280,6 +289,8 @@ def _backend(settings: Settings, state_dir: StateDir) -> AbstractAsyncContextMan
                     id_count=settings.backend.local.id_count,
                     images=settings.backend.local.images,
                     hidden=hidden_files(settings),
+                    bind_cpus=settings.backend.bind_cpus,
+                    orphan_s=settings.backend.orphan_s,
                 )
             )
         case "docker":
@@ -313,6 +324,8 @@ def docker_settings(settings: Settings, state_dir: StateDir) -> DockerSettings:
         starting=options.starting,
         ready_timeout_s=options.ready_timeout_s,
         disk_every_s=options.disk_every_s,
+        bind_cpus=settings.backend.bind_cpus,
+        orphan_s=settings.backend.orphan_s,
         network=options.network,
         images=ImageSettings(
             directory=state_dir.path / "docker",
@@ -341,6 +354,10 @@ def hidden_files(settings: Settings) -> tuple[Path, ...]:
 
 def _keys(settings: Settings) -> Mapping[str, str]:
     return {key.key: key.name for key in settings.server.api_keys}
+
+
+def _quotas(settings: Settings) -> Mapping[str, Quota]:
+    return {key.name: key.quota for key in settings.server.api_keys}
 
 
 def _trusted_ports(settings: Settings) -> frozenset[str]:

@@ -26,18 +26,21 @@ from sandboxd.leases.back_office import BackOffice
 from sandboxd.leases.desk import Desk
 from sandboxd.leases.endings import Endings
 from sandboxd.leases.granting import Granting
+from sandboxd.leases.quotas import Quotas
 from sandboxd.leases.reaper import Reaper
+from sandboxd.leases.runs import Runs
 from sandboxd.leases.store import LeaseStore
 from sandboxd.leases.tenancy import Tenancy
 from sandboxd.leases.ways_out import WayOutSettings, WaysOut
 from sandboxd.model.lease import LeaseState
+from sandboxd.model.quota import Quota
 from sandboxd.model.template import Template
 from sandboxd.pool.disposer import Disposer
 from sandboxd.pool.house import House
 from sandboxd.pool.prefetcher import Prefetcher
 from sandboxd.pool.sweeper import Sweeper
 from sandboxd.pool.warm_pool import WarmPool
-from sandboxd.telemetry.events import Events
+from sandboxd.telemetry.events import Events, EventType
 from sandboxd.telemetry.metrics import Metrics
 from sandboxd.wire.codes import EndReason
 
@@ -50,6 +53,7 @@ class Foundation:
     """What the rooms stand on.
 
     installation: marks every box that is ours. most: boxes in all. outside: what ways out lead to.
+    quotas: by the names that own leases.
     """
 
     backend: Backend
@@ -60,6 +64,7 @@ class Foundation:
     most: int
     outside: Outside = field(default_factory=Outside)
     way_out: WayOutSettings = field(default_factory=WayOutSettings)
+    quotas: Mapping[str, Quota] = field(default_factory=dict)
 
 
 class Rooms:
@@ -86,11 +91,15 @@ class Rooms:
             metrics=foundation.metrics,
             events=self.events,
         )
+        self.quotas = Quotas(office.book, foundation.quotas)
+        office.gates.append(self.quotas)
         endings = Endings(office)
         limits = foundation.backend.capabilities().limits_on_commands
         self.ways_out = WaysOut(office, outside=foundation.outside, settings=foundation.way_out)
         granting = Granting(office, endings, ways_out=self.ways_out, limits_on_commands=limits)
         self.desk = Desk(office, granting=granting, endings=endings, ways_out=self.ways_out)
+        self.runs = Runs(office, granting=granting, endings=endings)
+        office.gates.insert(0, self.runs)  # before what a request costs is counted
         self.commands = Commands(self.desk, foundation.metrics)
         self.shells = Shells(self.desk)
         self.files = Files(self.desk)
@@ -98,6 +107,9 @@ class Rooms:
         self.prefetcher = Prefetcher(foundation.backend.images, tasks)
         if foundation.backend.images is not None:
             foundation.backend.images.wanted_by(self._wanted_images)
+            foundation.backend.images.when_pulled(
+                lambda image: self.events.tell(EventType.IMAGE_PULLED, image=image)
+            )
 
     def open_pool(self, template: Template) -> WarmPool:
         """A pool whose loop does not run yet."""
@@ -142,9 +154,10 @@ class Rooms:
         for tenancy in self.desk.book:
             self._end(tenancy)
         with anyio.move_on_after(_SWEEP_S):
-            while self.house.exists:
+            # What an earlier daemon left is nobody's stock, and on its way out all the same.
+            while self.house.exists or self.disposer.pending:
                 await self.disposer.next_gone()
-        left = self.house.exists
+        left = max(self.house.exists, self.disposer.pending)
         if reopen:
             granting.closing = was_closing
             for pool in standing:
@@ -192,11 +205,14 @@ async def open_rooms(
             metrics=foundation.metrics,
             open_pool=rooms.open_pool,
         )
+        await rooms.runs.load()
         await adoption.run()
+        rooms.runs.start_clocks()  # at once: nobody may be answered from a lease of a lost run
         for pool in list(rooms.house.pools.values()):
             await tasks.start(pool.run, name=f"pool-{pool.template.name}")
         await tasks.start(rooms.sweeper.run, name="sweeper")
-        await tasks.start(Reaper(rooms.desk, clock=foundation.clock).run, name="reaper")
+        reaper = Reaper(rooms.desk, runs=rooms.runs, events=rooms.events, clock=foundation.clock)
+        await tasks.start(reaper.run, name="reaper")
         try:
             yield rooms
         finally:

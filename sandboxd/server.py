@@ -18,6 +18,14 @@ _IDLE_S = 320  # promised to callers: at least 300
 _PING_S = 20.0  # proxies cut what is silent for 30 s or 60 s
 _PONG_S = 60.0  # a slow reader has our ping behind megabytes of its output
 _MAX_MESSAGE_BYTES = (1 << 20) + 1  # a frame of the guest's protocol and its kind
+# A caller whose machine is gone says no word of it, and a call in flight is use: so they are asked,
+# and cut off after two minutes.
+_GONE = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4),
+)
 _DRAIN_S = 5  # calls in flight at the end get so long; their commands live on
 
 
@@ -56,11 +64,16 @@ def build_server(app: ASGIApp) -> Server:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A bound socket. Raises `conflict` with the mend if the address is taken or not ours."""
+    """A bound socket, whose connections end when their other ends are gone without a word.
+
+    Raises `conflict` with the mend if the address is taken or not ours.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        for option in _GONE:  # connections inherit it
+            listener.setsockopt(*option)
         listener.bind((host, port))
     except OSError as error:
         listener.close()

@@ -10,14 +10,18 @@ from __future__ import annotations
 from sandboxd.wire.codes import ErrorCode, Fault, Outcome
 from sandboxd_client._async.client import AsyncSandboxd
 from sandboxd_client._async.files import AsyncFiles
+from sandboxd_client._async.groups import AsyncGroup
 from sandboxd_client._async.process import AsyncProcess
+from sandboxd_client._async.runs import AsyncRun
 from sandboxd_client._async.sandbox import AsyncSandbox
 from sandboxd_client._async.shell import AsyncShell
 from sandboxd_client._async.terminal import AsyncTerminal
 from sandboxd_client._core.tarballs import UnsafeArchive
 from sandboxd_client._sync.client import Sandboxd
 from sandboxd_client._sync.files import Files
+from sandboxd_client._sync.groups import Group
 from sandboxd_client._sync.process import Process
+from sandboxd_client._sync.runs import Run
 from sandboxd_client._sync.sandbox import Sandbox
 from sandboxd_client._sync.shell import Shell
 from sandboxd_client._sync.terminal import Terminal
@@ -56,6 +60,7 @@ from sandboxd_client.errors import (
 from sandboxd_client.events import Ended, ExecEvent, Gap, Started, Stderr, Stdout
 from sandboxd_client.options import CommandOptions, FileContent, LeaseOptions
 from sandboxd_client.records import (
+    Event,
     FileInfo,
     ForwardInfo,
     ImageInfo,
@@ -64,6 +69,7 @@ from sandboxd_client.records import (
     QueuePlace,
     Readings,
     Released,
+    RunInfo,
     SandboxInfo,
     SandboxToken,
     TemplateInfo,
@@ -74,7 +80,9 @@ from sandboxd_client.results import ExecProblem, ExecResult
 __all__ = [
     "ApiUnreachable",
     "AsyncFiles",
+    "AsyncGroup",
     "AsyncProcess",
+    "AsyncRun",
     "AsyncSandbox",
     "AsyncSandboxd",
     "AsyncShell",
@@ -88,6 +96,7 @@ __all__ = [
     "DiskFull",
     "Ended",
     "ErrorCode",
+    "Event",
     "ExecEvent",
     "ExecProblem",
     "ExecResult",
@@ -103,6 +112,7 @@ __all__ = [
     "Forbidden",
     "ForwardInfo",
     "Gap",
+    "Group",
     "ImageInfo",
     "ImageUnavailable",
     "Internal",
@@ -121,6 +131,8 @@ __all__ = [
     "QuotaExceeded",
     "Readings",
     "Released",
+    "Run",
+    "RunInfo",
     "Sandbox",
     "SandboxInfo",
     "SandboxLost",

@@ -50,7 +50,8 @@ class LeaseOptions(TypedDict, total=False):
     files: by path, bytes, text or FileContent. timeout_s, idle_timeout_s: the two clocks.
     grading_s: at its hard end what runs is ended, and the sandbox kept that much longer to grade.
     wait_timeout_s: how long to queue (default 60), and the deadline of all tries. run_id, group_id,
-    rollout_id, labels: to find it by. idempotency_key: the same key gives the same sandbox; with a
+    rollout_id, labels: to find it by. priority: who queues with a higher one is served first,
+    0 by default. idempotency_key: the same key gives the same sandbox; with a
     key of the caller's own a cancelled lease is left in place, to be asked for again.
     """
 
@@ -72,6 +73,7 @@ class LeaseOptions(TypedDict, total=False):
     run_id: str | None
     group_id: str | None
     rollout_id: str | None
+    priority: int | None
     idempotency_key: str | None
 
 

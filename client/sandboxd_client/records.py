@@ -135,7 +135,11 @@ class FileInfo(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolInfo(Record):
-    """How a pool stands; `max` counts everything that exists, in whatever state."""
+    """How a pool stands; `max` counts everything that exists, in whatever state.
+
+    state: `ok`, `resting` after a make failed, `open` while makes fail again and again. last_error:
+    of the last make that failed.
+    """
 
     template: str = ""
     ready: int = 0
@@ -145,6 +149,7 @@ class PoolInfo(Record):
     queued: int = 0
     target: int = 0
     max: int = 0
+    state: str = ""
     last_error: Any = None
 
 
@@ -201,3 +206,45 @@ class Released(Record):
 
     released: list[str] | int = field(default_factory=list)
     failed: list[Any] | int = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunInfo(Record):
+    """A run, and what its leases do.
+
+    state: active or lost. expires_at: when it is lost unless it is heard of, or when it was; Unix
+    seconds. ended: how many of its leases ended, by reason.
+    """
+
+    run_id: str = ""
+    state: str = ""
+    ttl_s: float = 0.0
+    began_at: float | None = None
+    expires_at: float | None = None
+    leased: int = 0
+    queued: int = 0
+    ended: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event(Record):
+    """Something that happened in the installation; `raw` has all its facts.
+
+    type: lease.queued, lease.leased, lease.expiring, lease.ended, run.lost, pool.fault, pool.ready,
+    image.pulled, or gap: some that were missed are no longer known. at, expires_at: Unix seconds.
+    """
+
+    NESTED: ClassVar[Mapping[str, type[Record]]] = {"end": LeaseEnd}
+
+    id: str = ""
+    type: str = ""
+    at: float = 0.0
+    run_id: str | None = None
+    sandbox_id: str | None = None
+    template: str | None = None
+    group_id: str | None = None
+    rollout_id: str | None = None
+    phase: str | None = None
+    reason: str | None = None
+    expires_at: float | None = None
+    end: LeaseEnd | None = None

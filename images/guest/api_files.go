@@ -89,7 +89,8 @@ func (g *guest) getFile(w http.ResponseWriter, r *http.Request) error {
 	var unsized []byte
 	if size == 0 {
 		if unsized, err = io.ReadAll(io.LimitReader(file, mostUnsized)); err != nil {
-			return err
+			// Some of /proc can be opened and not read: that is the file's nature, and no fault of ours.
+			return fail("file_forbidden", "%s cannot be read: %v", c.path, err)
 		}
 		size = int64(len(unsized))
 	}

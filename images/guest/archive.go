@@ -7,7 +7,7 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"path"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -67,6 +67,11 @@ func unpack(c fileCall, from io.Reader) (count archiveCount, err error) {
 		return count, err
 	}
 	defer target.close()
+	defer func() {
+		if lateErr := as(c.who, target.closeDirectories); err == nil {
+			err = lateErr
+		}
+	}()
 	archive := tar.NewReader(from)
 	for {
 		head, err := archive.Next()
@@ -103,7 +108,7 @@ func (b *beneath) member(who account, head *tar.Header, content io.Reader) (n in
 		return 0, leads(head.Name)
 	}
 	switch head.Typeflag {
-	case tar.TypeReg, '\x00':
+	case tar.TypeReg, '\x00', tar.TypeCont, tar.TypeGNUSparse:
 		return b.regular(who, name, head, content)
 	case tar.TypeSymlink:
 		if _, ok := b.through(name[:len(name)-1], head.Linkname); !ok || head.Linkname == "" {
@@ -129,11 +134,45 @@ func (b *beneath) directory(name []string, head *tar.Header) error {
 		return err
 	}
 	defer syscall.Close(dir)
-	mode := uint32(head.Mode) & 0o777
+	mode := b.openMode(name, uint32(head.Mode)&0o777)
 	if err := mkdirAt(dir, base, mode); err != nil && err != syscall.EEXIST {
 		return &os.PathError{Op: "mkdir", Path: head.Name, Err: err}
 	}
 	// There already, perhaps as a link: then it must lead to a directory inside.
+	return b.setDirMode(name, mode)
+}
+
+// openMode is the mode that a directory has while the archive is unpacked: its user must be able to
+// fill it. One that forbids that is remembered, and set at the end.
+func (b *beneath) openMode(name []string, mode uint32) uint32 {
+	key := strings.Join(name, "/")
+	delete(b.late, key)
+	if mode&0o700 == 0o700 || len(b.late) >= mostLate {
+		return mode
+	}
+	if b.late == nil {
+		b.late = map[string]uint32{}
+	}
+	b.late[key] = mode
+	return mode | 0o700
+}
+
+// closeDirectories sets what openMode remembered, the deepest first.
+func (b *beneath) closeDirectories() error {
+	names := make([]string, 0, len(b.late))
+	for name := range b.late {
+		names = append(names, name)
+	}
+	slices.SortFunc(names, func(a, b string) int { return len(b) - len(a) })
+	for _, name := range names {
+		if err := b.setDirMode(strings.Split(name, "/"), b.late[name]); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *beneath) setDirMode(name []string, mode uint32) error {
 	fd, _, err := b.parent(append(name[:len(name):len(name)], "."), false)
 	if err != nil {
 		return err
@@ -142,19 +181,18 @@ func (b *beneath) directory(name []string, head *tar.Header) error {
 	return syscall.Fchmod(fd, mode)
 }
 
+// regular writes beside the member's place and moves it there whole: an archive that breaks off in the
+// middle of a member leaves what was there before.
 func (b *beneath) regular(who account, name []string, head *tar.Header, content io.Reader) (int64, error) {
 	var file *os.File
-	err := as(who, func() error {
-		dir, base, err := b.parent(name, true)
-		if err != nil {
+	dir, base, temp := -1, "", tempPrefix+randomID()
+	err := as(who, func() (err error) {
+		if dir, base, err = b.parent(name, true); err != nil {
 			return err
 		}
-		defer syscall.Close(dir)
-		if err := removeAt(dir, base); err != nil {
-			return &os.PathError{Op: "open", Path: head.Name, Err: err}
-		}
-		fd, err := syscall.Openat(dir, base, syscall.O_WRONLY|syscall.O_CREAT|syscall.O_EXCL|syscall.O_NOFOLLOW|syscall.O_CLOEXEC, 0o600)
+		fd, err := syscall.Openat(dir, temp, syscall.O_WRONLY|syscall.O_CREAT|syscall.O_EXCL|syscall.O_NOFOLLOW|syscall.O_CLOEXEC, 0o600)
 		if err != nil {
+			syscall.Close(dir)
 			return &os.PathError{Op: "open", Path: head.Name, Err: err}
 		}
 		file = os.NewFile(uintptr(fd), head.Name)
@@ -163,9 +201,25 @@ func (b *beneath) regular(who account, name []string, head *tar.Header, content 
 	if err != nil {
 		return 0, err
 	}
-	n := &newFile{file: file}
+	defer syscall.Close(dir)
+	n, err := fill(file, head, content)
+	return n, as(who, func() error {
+		if err == nil {
+			if err = syscall.Renameat(dir, temp, dir, base); err != nil {
+				err = &os.PathError{Op: "open", Path: head.Name, Err: err}
+			}
+		}
+		if err != nil {
+			_ = removeAt(dir, temp)
+		}
+		return err
+	})
+}
+
+// fill writes a member's content, mode and time, and closes the file.
+func fill(file *os.File, head *tar.Header, content io.Reader) (int64, error) {
 	counted := &countingReader{from: content}
-	err = n.copy(counted)
+	err := (&newFile{file: file}).copy(counted)
 	err = errors.Join(err, syscall.Fchmod(int(file.Fd()), uint32(head.Mode)&0o777))
 	setModified(int(file.Fd()), head.ModTime)
 	if closeErr := file.Close(); err == nil {
@@ -205,13 +259,7 @@ func (b *beneath) link(name []string, target string) error {
 		return err
 	}
 	defer syscall.Close(dir)
-	if err = removeAt(dir, base); err == nil {
-		err = symlinkAt(target, dir, base)
-	}
-	if err != nil {
-		return &os.PathError{Op: "symlink", Path: base, Err: err}
-	}
-	return nil
+	return replaceAt(dir, base, func(temp string) error { return symlinkAt(target, dir, temp) })
 }
 
 func (b *beneath) hardLink(name, target []string) error {
@@ -225,121 +273,20 @@ func (b *beneath) hardLink(name, target []string) error {
 		return err
 	}
 	defer syscall.Close(toDir)
-	if err = removeAt(toDir, to); err == nil {
-		err = linkAt(fromDir, from, toDir, to)
+	return replaceAt(toDir, to, func(temp string) error { return linkAt(fromDir, from, toDir, temp) })
+}
+
+// replaceAt makes something beside its place and moves it there, so that what is replaced may be what
+// it is made of.
+func replaceAt(dir int, base string, make func(temp string) error) error {
+	temp := tempPrefix + randomID()
+	err := make(temp)
+	if err == nil {
+		err = syscall.Renameat(dir, temp, dir, base)
+		_ = removeAt(dir, temp) // still there if both were one file already
 	}
 	if err != nil {
-		return &os.PathError{Op: "link", Path: to, Err: err}
+		return &os.PathError{Op: "link", Path: base, Err: err}
 	}
 	return nil
-}
-
-func (g *guest) getArchive(w http.ResponseWriter, r *http.Request) error {
-	c, err := g.fileCallOf(queryOf(r))
-	if err != nil {
-		return err
-	}
-	var st syscall.Stat_t
-	err = as(c.who, func() error {
-		if err := syscall.Stat(c.path, &st); err != nil {
-			return &os.PathError{Op: "open", Path: c.path, Err: err}
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	pack := &packer{who: c.who, owners: newOwners()}
-	if st.Mode&syscall.S_IFMT != syscall.S_IFDIR {
-		file, _, err := openForReading(c)
-		if err != nil {
-			return err
-		}
-		file.Close()
-		pack.begin(w)
-		pack.add(entry{path: c.path, stat: st}, path.Base(c.path))
-		pack.end()
-		return nil
-	}
-	walk, err := startWalk(c.who, c.path, true)
-	if err != nil {
-		return err
-	}
-	defer walk.close()
-	pack.begin(w)
-	root := strings.TrimRight(c.path, "/") + "/"
-	for {
-		batch, err := walk.next()
-		if err != nil {
-			panic(http.ErrAbortHandler)
-		}
-		if len(batch) == 0 {
-			pack.end()
-			return nil
-		}
-		for _, found := range batch {
-			pack.add(found, strings.TrimPrefix(found.path, root))
-		}
-	}
-}
-
-// packer writes a tar to an answer. What cannot go on cuts the connection: never a whole answer with
-// something missing.
-type packer struct {
-	who    account
-	owners *owners
-	tar    *tar.Writer
-}
-
-func (p *packer) begin(w http.ResponseWriter) {
-	w.Header().Set("Content-Type", "application/x-tar")
-	p.tar = tar.NewWriter(w)
-}
-
-func (p *packer) end() {
-	if p.tar.Close() != nil {
-		panic(http.ErrAbortHandler)
-	}
-}
-
-// add adds a file, directory or link; sockets, FIFOs and devices are left out.
-func (p *packer) add(found entry, name string) {
-	st := &found.stat
-	head := &tar.Header{
-		Name: name, Mode: int64(st.Mode & 0o7777), Uid: int(st.Uid), Gid: int(st.Gid),
-		Uname:   nameIn(p.owners.users, st.Uid, p.owners.passwd),
-		Gname:   nameIn(p.owners.groups, st.Gid, p.owners.group),
-		ModTime: time.Unix(st.Mtim.Sec, 0), Format: tar.FormatPAX,
-	}
-	var file *os.File
-	switch typeOf(st.Mode) {
-	case "directory":
-		head.Typeflag, head.Name = tar.TypeDir, name+"/"
-	case "link":
-		target, err := os.Readlink(found.path)
-		if err != nil {
-			return // gone since
-		}
-		head.Typeflag, head.Linkname = tar.TypeSymlink, target
-	case "file":
-		var size int64
-		var err error
-		file, size, err = openForReading(fileCall{p.who, found.path})
-		if errors.Is(err, os.ErrNotExist) {
-			return
-		}
-		if err != nil {
-			panic(http.ErrAbortHandler)
-		}
-		defer file.Close()
-		head.Typeflag, head.Size = tar.TypeReg, size
-	default:
-		return
-	}
-	if p.tar.WriteHeader(head) != nil {
-		panic(http.ErrAbortHandler)
-	}
-	if file != nil {
-		sendFile(p.tar, file, 0, head.Size)
-	}
 }

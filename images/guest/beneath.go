@@ -13,7 +13,11 @@ import (
 type beneath struct {
 	root string
 	fd   int
+	late map[string]uint32 // modes of directories, by name, that are set when all is in place
 }
+
+// mostLate bounds late; of more directories the modes are set at once.
+const mostLate = 4096
 
 func openBeneath(root string) (*beneath, error) {
 	fd, err := syscall.Open(root, syscall.O_RDONLY|syscall.O_DIRECTORY|syscall.O_CLOEXEC, 0)

@@ -83,7 +83,7 @@ type Exec struct {
 	done        chan struct{} // closed once the record is complete
 
 	startedAt time.Time
-	oomBefore int64
+	kills     kills // as counted before it began
 
 	mu      sync.Mutex // guards what follows
 	stop    string     // outcome that we force: timeout or killed
@@ -99,6 +99,7 @@ type result struct {
 	exitCode                int
 	signal                  string
 	oomKills                int64
+	hostShort               bool // the machine's want, not the sandbox's
 	duration                time.Duration
 	survivors               bool
 	shellEnded, interrupted bool
@@ -214,15 +215,15 @@ func (g *guest) start(e *Exec, r *execRequest, settings *claim) {
 	}
 	pipes, err := g.openPipes(e, r, l)
 	if err != nil {
-		g.finish(e, result{outcome: outcomeStartFailed, reason: reasonOf(stageFork, errnoOf(err)), detail: "pipes: " + err.Error()})
+		g.finish(e, g.notForked("pipes", errnoOf(err)))
 		return
 	}
-	e.oomBefore = g.limits.oomKills()
+	e.kills = g.limits.kills()
 	e.process, err = g.processes.start(l)
 	pipes.closeTheirs()
 	if err != nil {
 		pipes.closeOurs(e)
-		g.finish(e, result{outcome: outcomeStartFailed, reason: reasonOf(stageFork, errnoOf(err)), detail: "fork: " + err.Error()})
+		g.finish(e, g.notForked("fork", errnoOf(err)))
 		return
 	}
 	go g.supervise(e, r, pipes)
@@ -240,7 +241,7 @@ func (g *guest) supervise(e *Exec, r *execRequest, pipes *execPipes) {
 	<-e.process.started
 	if e.process.failedAt != stageNone || e.process.lost {
 		pipes.closeOurs(e)
-		g.finish(e, startFailure(e.process, r))
+		g.finish(e, g.startFailure(e.process, r))
 		return
 	}
 	raiseOOMScore(e.process.pid)
@@ -312,7 +313,8 @@ func (g *guest) verdict(e *Exec, stop string, duration time.Duration) result {
 	e.mu.Lock()
 	sent := e.signals
 	e.mu.Unlock()
-	res := result{duration: duration, survivors: e.process.alive, oomKills: max(g.limits.oomKills()-e.oomBefore, 0)}
+	memory := g.limits.since(e.kills)
+	res := result{duration: duration, survivors: e.process.alive, oomKills: memory.kills}
 	switch {
 	case stop != "":
 		res.outcome, res.signal, res.survivors = stop, "KILL", false
@@ -322,8 +324,8 @@ func (g *guest) verdict(e *Exec, stop string, duration time.Duration) result {
 		res.outcome, res.exitCode = outcomeExited, end.code
 	case sent&(1<<uint(end.signal)) != 0:
 		res.outcome, res.signal = outcomeKilled, signalName(end.signal)
-	case end.signal == syscall.SIGKILL && res.oomKills > 0:
-		res.outcome, res.signal = outcomeOOM, "KILL"
+	case end.signal == syscall.SIGKILL && memory.ranOut:
+		res.outOfMemory(memory)
 	default:
 		res.outcome, res.signal = outcomeSignaled, signalName(end.signal)
 	}
@@ -344,57 +346,4 @@ func (g *guest) finish(e *Exec, res result) {
 	}
 	g.execs.ended(e)
 	close(e.done)
-}
-
-func startFailure(p *process, r *execRequest) result {
-	if p.lost {
-		// Nobody outside a sandbox kills a shim. One that had no command yet died in its command's place.
-		if p.stillborn {
-			return result{outcome: outcomeSignaled, signal: "KILL", detail: "a process inside killed it at its start"}
-		}
-		return result{outcome: outcomeLost, detail: "its parent was killed before it could tell"}
-	}
-	reason := reasonOf(p.failedAt, p.errno)
-	subject := r.Argv[0]
-	switch p.failedAt {
-	case stageChdir:
-		subject = r.Cwd
-	case stageUser, stageCapabilities:
-		subject = "user " + r.User
-	case stageTerminal:
-		subject = "terminal"
-	case stageFork, stageDescriptors:
-		subject = "fork"
-	}
-	if len(subject) > 256 {
-		subject = subject[:256] + "…"
-	}
-	return result{outcome: outcomeStartFailed, reason: reason, detail: subject + ": " + p.errno.Error()}
-}
-
-func reasonOf(at stage, errno syscall.Errno) string {
-	switch {
-	case errno == syscall.EAGAIN:
-		return "pids"
-	case errno == syscall.ENOMEM || errno == syscall.EMFILE || errno == syscall.ENFILE:
-		return "no_memory"
-	case at == stageChdir:
-		return "bad_cwd"
-	case at == stageUser || at == stageCapabilities:
-		return "bad_user"
-	case errno == syscall.E2BIG:
-		return "too_long"
-	case errno == syscall.ENOENT || errno == syscall.ENOTDIR || errno == syscall.ENAMETOOLONG || errno == syscall.ELOOP:
-		return "not_found"
-	case at == stageExec:
-		return "not_executable"
-	}
-	return "no_memory"
-}
-
-func errnoOf(err error) syscall.Errno {
-	if errno, ok := err.(syscall.Errno); ok {
-		return errno
-	}
-	return syscall.EIO
 }

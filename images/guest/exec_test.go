@@ -437,8 +437,8 @@ func descriptors(t testing.TB, g *testGuest) int {
 
 func TestCommandInheritsNothingOfTheGuest(t *testing.T) {
 	g := startGuest(t)
-	r := g.run([]string{"sh", "-c", "ls /proc/$$/fd | tr '\\n' ' '; grep -E '^Sig(Blk|Ign)' /proc/self/status; cat /proc/self/oom_score_adj; ps -o pid= -o sid= -o pgid= -p $$ | awk '{print ($1==$2 && $2==$3)}'"})
-	want := "0 1 2 SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n500\n1\n"
+	r := g.run([]string{"sh", "-c", "ls /proc/$$/fd; grep -E '^Sig(Blk|Ign)' /proc/self/status; cat /proc/self/oom_score_adj; ps -o pid= -o sid= -o pgid= -p $$ | awk '{print ($1==$2 && $2==$3)}'"})
+	want := "0\n1\n2\nSigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n500\n1\n"
 	if string(r.Stdout.Head) != want {
 		t.Fatalf("%q, want %q", r.Stdout.Head, want)
 	}

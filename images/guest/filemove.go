@@ -4,13 +4,15 @@ import (
 	"io"
 	"os"
 	"path"
+	"strings"
 	"syscall"
 	"unsafe"
 )
 
 // move renames, and where that crosses file systems copies and removes.
 func move(from, to string, overwrite bool) error {
-	if err := makeParents(path.Dir(to)); err != nil {
+	dir := path.Dir(strings.TrimRight(to, "/"))
+	if err := makeParents(dir); err != nil {
 		return err
 	}
 	err := rename(from, to, overwrite)
@@ -25,7 +27,7 @@ func move(from, to string, overwrite bool) error {
 			return fail("file_exists", "%s exists", to)
 		}
 	}
-	temp := path.Dir(to) + "/" + tempPrefix + randomID()
+	temp := dir + "/" + tempPrefix + randomID()
 	if err := copyTree(from, temp); err != nil {
 		os.RemoveAll(temp)
 		return err

@@ -37,16 +37,26 @@ func (p *filePage) fill(dir string, behind []string) error {
 		last = behind[0]
 		p.enter(strings.TrimRight(dir, "/")+"/"+last, behind[1:])
 	}
-	if p.room == 0 {
-		return nil
+	for p.room > 0 {
+		wanted := p.room
+		names, err := firstNames(dir, last, wanted)
+		if err != nil {
+			return err
+		}
+		p.add(dir, names)
+		if len(names) < wanted {
+			return nil
+		}
+		last = names[len(names)-1] // some of them may be gone since: a page is short only at the end
 	}
-	names, err := firstNames(dir, last, p.room)
-	if err != nil {
-		return err
-	}
+	return nil
+}
+
+// add adds what these names in dir are, and what is below them, as far as there is room.
+func (p *filePage) add(dir string, names []string) {
 	for _, name := range names {
 		if p.room == 0 {
-			return nil
+			return
 		}
 		found := entry{path: strings.TrimRight(dir, "/") + "/" + name}
 		if syscall.Lstat(found.path, &found.stat) != nil {
@@ -58,7 +68,6 @@ func (p *filePage) fill(dir string, behind []string) error {
 			p.enter(found.path, nil)
 		}
 	}
-	return nil
 }
 
 // enter goes into a directory below the first. One that may not be read, or that vanished or became

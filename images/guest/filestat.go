@@ -2,6 +2,8 @@ package main
 
 import (
 	"encoding/base64"
+	"errors"
+	"io"
 	"os"
 	"path"
 	"strings"
@@ -104,6 +106,7 @@ func lookAt(who account, p string, follow bool) (view *fileView, err error) {
 type walker struct {
 	who       account
 	recursive bool
+	strict    bool     // what cannot be looked into is an error, unless it is gone
 	todo      []string // directories not begun
 	dir       string
 	open      *os.File
@@ -129,8 +132,8 @@ func (w *walker) enter(dir string) (err error) {
 	return err
 }
 
-// next returns some entries; none at the end. A directory below the first that may not be read, or
-// that vanished, is passed over.
+// next returns some entries; none at the end. A directory below the first that vanished is passed
+// over, and unless strict one that may not be read.
 func (w *walker) next() (batch []entry, err error) {
 	err = as(w.who, func() error {
 		for len(batch) == 0 {
@@ -140,27 +143,38 @@ func (w *walker) next() (batch []entry, err error) {
 				}
 				dir := w.todo[len(w.todo)-1]
 				w.todo = w.todo[:len(w.todo)-1]
-				if w.enter(dir) != nil {
+				if err := w.enter(dir); err != nil {
+					if w.strict && !isGone(err) {
+						return err
+					}
 					continue
 				}
 			}
-			names, _ := w.open.Readdirnames(walkBatch)
+			names, err := w.open.Readdirnames(walkBatch)
 			if len(names) == 0 {
 				w.close()
+				if w.strict && err != io.EOF {
+					return err
+				}
 				continue
 			}
-			batch = w.look(names)
+			if batch, err = w.look(names); err != nil {
+				return err
+			}
 		}
 		return nil
 	})
 	return batch, err
 }
 
-func (w *walker) look(names []string) []entry {
+func (w *walker) look(names []string) ([]entry, error) {
 	batch := make([]entry, 0, len(names))
 	for _, name := range names {
 		found := entry{path: strings.TrimRight(w.dir, "/") + "/" + name}
-		if syscall.Lstat(found.path, &found.stat) != nil {
+		if err := syscall.Lstat(found.path, &found.stat); err != nil {
+			if w.strict && err != syscall.ENOENT {
+				return nil, &os.PathError{Op: "stat", Path: found.path, Err: err}
+			}
 			continue // gone since
 		}
 		batch = append(batch, found)
@@ -168,7 +182,12 @@ func (w *walker) look(names []string) []entry {
 			w.todo = append(w.todo, found.path)
 		}
 	}
-	return batch
+	return batch, nil
+}
+
+// isGone tells what vanished, or became something else, from what is there and refuses.
+func isGone(err error) bool {
+	return errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ELOOP)
 }
 
 func (w *walker) close() {

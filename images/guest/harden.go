@@ -37,6 +37,16 @@ func harden() {
 		f.Close()
 	}
 	prctl(prSetDumpable, 0)
+	if leavesTheSandbox(readBounded("/proc/sys/kernel/core_pattern", 256)) {
+		_ = syscall.Setrlimit(syscall.RLIMIT_CORE, &syscall.Rlimit{Cur: 1, Max: 1})
+	}
+}
+
+// leavesTheSandbox says whether a process that crashes is handed to a program of the machine's own, or
+// to a socket of it. The kernel does that whatever a core may be long, but for a limit of 1; and whoever
+// crashes often would have the machine work and write for them.
+func leavesTheSandbox(corePattern []byte) bool {
+	return len(corePattern) > 0 && (corePattern[0] == '|' || corePattern[0] == '@')
 }
 
 // unhandledSignals are those that the runtime installs no handler for. The kernel drops them for the

@@ -58,3 +58,14 @@ func TestSignalsWithoutAHandlerAreIgnoredByTheGuestAlone(t *testing.T) {
 		t.Errorf("a command ignores signals: %s", said)
 	}
 }
+
+func TestCoresThatWouldLeaveTheSandboxAreToldByTheirPattern(t *testing.T) {
+	for pattern, leaves := range map[string]bool{
+		"core\n": false, "": false, "/tmp/core.%p\n": false,
+		"|/usr/lib/systemd/systemd-coredump %P\n": true, "@/run/cores.socket\n": true,
+	} {
+		if leavesTheSandbox([]byte(pattern)) != leaves {
+			t.Errorf("%q", pattern)
+		}
+	}
+}

@@ -263,7 +263,7 @@ func TestReadingsAreNumbersOrNull(t *testing.T) {
 	write("cpu.stat", "usage_usec 1500000\nuser_usec 1\n")
 	l := newLimitReader(root)
 	r := l.read("/")
-	if l.kind != "v2" || l.oomKills() != 2 || *r.MemoryBytes != 100 || *r.MemoryPeak != 200 || r.MemoryLimit != nil || *r.PIDs != 7 || *r.CPUS != 1.5 || *r.OOMKills != 2 {
+	if l.kind != "v2" || l.kills() != (kills{own: 2, atLimit: 3}) || *r.MemoryBytes != 100 || *r.MemoryPeak != 200 || r.MemoryLimit != nil || *r.PIDs != 7 || *r.CPUS != 1.5 || *r.OOMKills != 2 {
 		t.Fatalf("%+v", r)
 	}
 	root = t.TempDir()
@@ -275,7 +275,7 @@ func TestReadingsAreNumbersOrNull(t *testing.T) {
 	write("cpuacct/cpuacct.usage", "2500000000\n")
 	l = newLimitReader(root)
 	r = l.read("/")
-	if l.kind != "v1" || l.oomKills() != 4 || *r.MemoryBytes != 100 || r.MemoryLimit != nil || *r.PIDs != 8 || *r.CPUS != 2.5 {
+	if l.kind != "v1" || l.kills() != (kills{own: 4, atLimit: -1}) || *r.MemoryBytes != 100 || r.MemoryLimit != nil || *r.PIDs != 8 || *r.CPUS != 2.5 {
 		t.Fatalf("%+v", r)
 	}
 }

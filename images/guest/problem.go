@@ -60,7 +60,11 @@ func asProblem(err error) *problem {
 	}
 	var errno syscall.Errno
 	if errors.As(err, &errno) {
-		return fileProblem(errno, err.Error())
+		p := fileProblem(errno, err.Error())
+		if errno == syscall.ENOSPC && !inOwnMemory(err) {
+			p.with("host_short", true)
+		}
+		return p
 	}
 	return fail("internal", "%v", err)
 }

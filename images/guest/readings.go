@@ -22,13 +22,14 @@ type readings struct {
 
 // limitReader reads the sandbox's own cgroup where it is visible.
 type limitReader struct {
-	root  string
-	kind  string // v1, v2, none
-	oomFD int    // the file with the oom_kill counter, kept open; -1 for none
+	root   string
+	kind   string // v1, v2, none
+	oomFD  int    // the file with the oom_kill counter, kept open; -1 for none
+	vmstat string // the machine's own counters
 }
 
 func newLimitReader(root string) *limitReader {
-	l := &limitReader{root: root, kind: "none", oomFD: -1}
+	l := &limitReader{root: root, kind: "none", oomFD: -1, vmstat: "/proc/vmstat"}
 	counter := ""
 	switch {
 	case exists(root + "/memory/memory.usage_in_bytes"):
@@ -51,23 +52,6 @@ func newLimitReader(root string) *limitReader {
 func exists(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil
-}
-
-// oomKills is the counter of processes killed for lack of memory; 0 where there is none.
-func (l *limitReader) oomKills() int64 {
-	if l.oomFD < 0 {
-		return 0
-	}
-	var buffer [512]byte
-	n, err := syscall.Pread(l.oomFD, buffer[:], 0)
-	if err != nil || n <= 0 {
-		return 0
-	}
-	count := parseKey(buffer[:n], "oom_kill")
-	if count == nil {
-		return 0
-	}
-	return *count
 }
 
 func (l *limitReader) read(workdir string) readings {

@@ -196,7 +196,8 @@ func (g *guest) startShell(r *shellRequest, kind string) (*shell, error) {
 		if reason == "pids" || reason == "no_memory" {
 			code = "busy"
 		}
-		return nil, fail(code, "the shell cannot be started: %v", s.process.errno).with("reason", reason)
+		subject := subjectOf(s.process.failedAt, argv[0], cwd, r.User)
+		return nil, fail(code, "the shell cannot be started: %s: %v", subject, s.process.errno).with("reason", reason)
 	}
 	raiseOOMScore(s.process.pid)
 	for _, p := range s.pumps {

@@ -131,7 +131,7 @@ func (s *shell) perform(e *Exec, r *runRequest) {
 	g := s.guest
 	run := e.run
 	run.before = run.descendants()
-	e.oomBefore = g.limits.oomKills()
+	e.kills = g.limits.kills()
 	for which, p := range s.pumps {
 		p.into(e.outputSink(g, which))
 	}
@@ -153,9 +153,10 @@ func (s *shell) perform(e *Exec, r *runRequest) {
 	res := s.await(e)
 	g.deadlines.stop(due)
 	res.duration = time.Since(e.startedAt)
-	res.oomKills = max(g.limits.oomKills()-e.oomBefore, 0)
-	if res.outcome == outcomeSignaled && res.signal == "KILL" && res.oomKills > 0 {
-		res.outcome = outcomeOOM
+	memory := g.limits.since(e.kills)
+	res.oomKills = memory.kills
+	if memory.ranOut && res.outcome == outcomeSignaled && res.signal == "KILL" {
+		res.outOfMemory(memory)
 	}
 	e.output.hurryUp()
 	for _, p := range s.pumps {

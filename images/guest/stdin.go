@@ -101,33 +101,37 @@ func goneOr(err error) error {
 
 // feed writes a body from the offset on, and closes the input after it if eof is set. Without an
 // offset (-1) it goes behind what was taken. Returns the offset up to which bytes are taken.
+//
+// A body with an offset holds the turn only while it writes: its sender may be gone without a word, and
+// whoever sends the same bytes again must not wait for him. One without holds it to its end.
 func (s *stdin) feed(body io.Reader, offset int64, eof bool) (int64, error) {
-	s.turn.Lock()
-	defer s.turn.Unlock()
-	taken, closed := s.state()
 	counted := offset >= 0
-	if !counted {
-		offset = taken
+	s.turn.Lock() // what came with the request goes first
+	taken, _ := s.state()
+	if counted {
+		s.turn.Unlock()
+	} else {
+		defer s.turn.Unlock()
 	}
 	if offset > taken {
 		return taken, fail("conflict", "%d bytes are taken, the body begins at %d", taken, offset).with("offset", taken)
 	}
-	skip := taken - offset
+	inTurn := func(do func() error) error {
+		if counted {
+			s.turn.Lock()
+			defer s.turn.Unlock()
+		}
+		return do()
+	}
 	buffer := make([]byte, stdinChunk)
 	for {
 		n, err := body.Read(buffer)
-		data := buffer[:n]
-		skipped := min(skip, int64(n))
-		data, skip = data[skipped:], skip-skipped
-		if len(data) > 0 {
-			if closed {
-				return taken, fail("gone", "the command's standard input is closed")
-			}
-			if putErr := s.put(data); putErr != nil {
-				s.close()
-				taken, _ = s.state()
-				return taken, putErr
-			}
+		if putErr := inTurn(func() error { return s.add(buffer[:n], offset) }); putErr != nil {
+			taken, _ = s.state()
+			return taken, putErr
+		}
+		if counted {
+			offset += int64(n)
 		}
 		if err == io.EOF {
 			break
@@ -137,13 +141,41 @@ func (s *stdin) feed(body io.Reader, offset int64, eof bool) (int64, error) {
 			return taken, fail("bad_request", "the body broke off: %v", err).with("offset", taken)
 		}
 	}
-	taken, _ = s.state()
-	if told := s.tty != nil && counted && s.eofAt == taken; eof && !told {
-		if err := s.finish(); err != nil {
-			return taken, err
-		}
+	var err error
+	if eof {
+		err = inTurn(func() error { return s.addEnd(counted) })
 	}
-	return taken, nil
+	taken, _ = s.state()
+	return taken, err
+}
+
+// add writes bytes that stand at offset (-1: behind what was taken); those taken already are skipped.
+// The turn is held.
+func (s *stdin) add(data []byte, offset int64) error {
+	taken, closed := s.state()
+	if offset >= 0 {
+		data = data[min(taken-offset, int64(len(data))):]
+	}
+	if len(data) == 0 {
+		return nil
+	}
+	if closed {
+		return fail("gone", "the command's standard input is closed")
+	}
+	err := s.put(data)
+	if err != nil {
+		s.close()
+	}
+	return err
+}
+
+// addEnd ends the input. A terminal is told once at an offset, however often its sender asks. The turn
+// is held.
+func (s *stdin) addEnd(counted bool) error {
+	if taken, _ := s.state(); s.tty != nil && counted && s.eofAt == taken {
+		return nil
+	}
+	return s.finish()
 }
 
 func (s *stdin) state() (taken int64, closed bool) {

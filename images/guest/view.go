@@ -12,6 +12,7 @@ type execView struct {
 	Reason        *string `json:"reason"`
 	Detail        *string `json:"detail"`
 	OOMKills      int64   `json:"oom_kills"`
+	HostShort     bool    `json:"host_short,omitempty"`
 	Stdout        any     `json:"stdout"`
 	Stderr        any     `json:"stderr"`
 	OutputDropped bool    `json:"output_dropped"`
@@ -33,7 +34,7 @@ func (e *Exec) view(withOutput bool) *execView {
 		v.State = "ended"
 		v.Outcome = &res.outcome
 		v.Signal, v.Reason, v.Detail = orNull(res.signal), orNull(res.reason), orNull(res.detail)
-		v.OOMKills, v.Survivors = res.oomKills, res.survivors
+		v.OOMKills, v.HostShort, v.Survivors = res.oomKills, res.hostShort, res.survivors
 		v.ShellEnded, v.Interrupted = res.shellEnded, res.interrupted
 		v.DurationS = res.duration.Seconds()
 		if res.outcome == outcomeExited {

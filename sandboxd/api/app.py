@@ -15,11 +15,15 @@ from sandboxd.api.ports.document import with_ports
 from sandboxd.api.ports.entrance import Entrance
 from sandboxd.api.routes import (
     attach,
+    events,
     execs,
     files,
+    groups,
     images,
     pools,
+    quota,
     readings,
+    runs,
     sandboxes,
     shells,
     system,
@@ -42,8 +46,8 @@ def build_routes(metrics: Metrics) -> FastAPI:
         generate_unique_id_function=lambda route: route.name,
     )
     # Tried in this order for each request: the hot ones first.
-    hot = (execs, sandboxes, files, shells, attach)
-    rest = (readings, ways_out, pools, images, system)
+    hot = (execs, sandboxes, files, shells, attach, runs, groups)
+    rest = (readings, ways_out, events, pools, quota, images, system)
     routers = [module.router for module in (*hot, *rest)]
     problems.install(app, metrics, routes=[r for router in routers for r in router.routes])
     for router in routers:

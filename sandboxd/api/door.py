@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from urllib.parse import unquote
 
 import structlog
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from sandboxd.api.audited import Ledger
 from sandboxd.api.auth import Auth, check_local, check_rights
 from sandboxd.api.bodies import MAX_JSON_BYTES, JsonBody, RawBody, too_large
 from sandboxd.api.problems import problem, translate
@@ -22,6 +25,7 @@ from sandboxd.wire.codes import ErrorCode
 
 log = structlog.get_logger(__name__)
 
+_STRANGERS = {ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN}
 _OPEN_PATHS = {"/healthz", "/readyz"}
 _RAW_BODIES = re.compile(r"^/v1/sandboxes/[^/]+/(files|files/archive|execs/[^/]+/stdin)$")
 _BODIES_OF_OTHERS = re.compile(r"^/v1/sandboxes/[^/]+/ports/")
@@ -37,6 +41,7 @@ class Door:
         self._app = app
         self._auth = auth
         self._metrics = metrics
+        self._ledger = Ledger()
         self._open = _OPEN_PATHS | ({"/metrics"} if open_metrics else set())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -54,7 +59,12 @@ class Door:
         state["head_only"] = scope["method"] == "HEAD"
         if state["head_only"]:  # every route that answers GET answers HEAD: the same head
             scope = {**scope, "method": "GET"}
-        answer = _Answer(send, request_id=request_id, head_only=state["head_only"])
+        answer = _Answer(
+            send,
+            request_id=request_id,
+            head_only=state["head_only"],
+            note=partial(self._ledger.enter, scope),
+        )
         try:
             self._enter(scope, headers)
             bounded = self._bounded(scope, headers, receive)
@@ -64,7 +74,7 @@ class Door:
                 return  # answered and logged on the way out
             if answer.started:
                 raise  # the answer cannot be finished: let the server cut the connection
-            refusal = problem(translate(error), request_id=request_id, metrics=self._metrics)
+            refusal = self._refusal(scope, error)
             await refusal(scope, receive, answer)
 
     async def _open_socket(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -79,8 +89,16 @@ class Door:
         except Exception as error:
             if greeting.answered:
                 raise  # nobody foresaw this: the server logs it and cuts the line
-            refusal = problem(translate(error), request_id=request_id, metrics=self._metrics)
+            refusal = self._refusal(scope, error)
             await refusal(scope, receive, greeting)
+
+    def _refusal(self, scope: Scope, error: Exception) -> Response:
+        """The answer to who was not let in, or whose request broke on the way."""
+        named, state = translate(error), scope["state"]
+        state["code"] = named.code
+        if "principal" not in state and named.code in _STRANGERS:
+            self._ledger.stranger(scope, code=named.code, status=named.status)
+        return problem(named, request_id=state["request_id"], metrics=self._metrics)
 
     def _enter(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
         """Find out who is calling; `/s/{token}/…` becomes the sandbox's own path."""
@@ -120,10 +138,14 @@ class Door:
 class _Answer:
     """The `send` of a request: marks the answer with its id, and knows how far it is."""
 
-    __slots__ = ("_head_only", "_request_id", "_send", "ended", "started")
+    __slots__ = ("_head_only", "_note", "_request_id", "_send", "ended", "started")
 
-    def __init__(self, send: Send, *, request_id: str, head_only: bool) -> None:
+    def __init__(
+        self, send: Send, *, request_id: str, head_only: bool, note: Callable[[int], None]
+    ) -> None:
+        """note: is told the status before the caller is."""
         self._send = send
+        self._note = note
         self._request_id = (b"x-request-id", request_id.encode())
         self._head_only = head_only
         self.started = self.ended = False
@@ -132,6 +154,7 @@ class _Answer:
         """ASGI."""
         if message["type"] == "http.response.start":
             self.started = True
+            self._note(message["status"])
             message["headers"] = [*message["headers"], self._request_id]
         elif message["type"] == "http.response.body":
             self.ended = not message.get("more_body", False)

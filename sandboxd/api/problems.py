@@ -4,6 +4,7 @@ a sentence and small facts go with it: never a traceback, never a secret.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -68,7 +69,7 @@ def problem(error: SandboxdError, *, request_id: str, metrics: Metrics) -> Respo
     metrics.faults.labels(error.fault, error.code).inc()
     headers = {}
     if error.retry_after_s is not None:
-        headers["Retry-After"] = str(max(1, round(error.retry_after_s)))
+        headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     if error.status == 408:
@@ -147,7 +148,9 @@ def install(app: FastAPI, metrics: Metrics, *, routes: Sequence[BaseRoute]) -> N
 
     async def answer(request: Request, error: Exception) -> Response:
         request_id: str = request.scope.get("state", {}).get("request_id", "")
-        response = problem(translate(error), request_id=request_id, metrics=metrics)
+        named = translate(error)
+        request.scope.setdefault("state", {})["code"] = named.code
+        response = problem(named, request_id=request_id, metrics=metrics)
         if response.status_code == 405:
             response.headers["Allow"] = _allowed(request, routes)
         return response

@@ -18,7 +18,7 @@ from sandboxd.model.lease import Lease
 from sandboxd.model.shell import Shell
 from sandboxd.model.template import Network
 from sandboxd.model.way_out import Forward
-from sandboxd.wire.codes import Outcome, exec_verdict
+from sandboxd.wire.codes import Outcome, Verdict, exec_verdict
 
 Encoding = Literal["text", "base64"]
 
@@ -115,7 +115,7 @@ def execution(
     record: ExecRecord, *, encoding: Encoding = "text", output: bool = True
 ) -> dict[str, Any]:
     """A record as the public Exec, with its verdict."""
-    verdict = None if record.outcome is None else exec_verdict(record.outcome, reason=record.reason)
+    verdict = verdict_of(record)
     body = {
         "exec_id": record.exec_id,
         "state": "running" if record.outcome is None else "ended",
@@ -152,6 +152,13 @@ def execution(
             else:
                 body[name] = text_of(kept)
     return body
+
+
+def verdict_of(record: ExecRecord) -> Verdict | None:
+    """None while it runs."""
+    if record.outcome is None:
+        return None
+    return exec_verdict(record.outcome, reason=record.reason, host_short=record.host_short)
 
 
 def status_number(record: ExecRecord) -> int | None:

@@ -17,6 +17,8 @@ from sandboxd.execution.files import Files
 from sandboxd.execution.ports import Ports
 from sandboxd.execution.shells import Shells
 from sandboxd.leases.desk import Desk
+from sandboxd.leases.quotas import Quotas
+from sandboxd.leases.runs import Runs
 from sandboxd.model.template import Template
 from sandboxd.pool.house import House
 from sandboxd.pool.prefetcher import Prefetcher
@@ -47,6 +49,8 @@ class Services:
     clock: Clock
     metrics: Metrics
     events: Events
+    runs: Runs
+    quotas: Quotas
     backend: str
     capabilities: Capabilities
     base_url: str

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import TypeVar
 
 import anyio
+import structlog
 from pydantic_core import to_json
 from starlette.requests import Request
 from starlette.responses import Response
@@ -22,6 +23,8 @@ _NDJSON_HEADERS = {
     "Cache-Control": "no-store",
     "X-Accel-Buffering": "no",
 }
+
+log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 StartBody = Callable[[int, dict[str, str]], Awaitable[None]]
@@ -85,12 +88,19 @@ def _stopped() -> SandboxdError:
     )
 
 
+async def until_stopped(request: Request, pour: Callable[[], Awaitable[None]]) -> None:
+    """Pour a stream. One that is open when the daemon stops just ends: its reader comes back."""
+    with suppress(_Stopped):
+        await _unless(services_of(request).stopping.wait, pour, _Stopped())
+
+
 class Flow(Response):
     """A streamed response whose source is opened only when it is sent, so that a caller who is gone
     by then leaves nothing open.
 
     source: called with `start` (status, headers) and `emit`; what it raises before `start` becomes
-    a problem, after it the connection is cut. Of an answer to HEAD only the head is sent.
+    a problem, after it the connection is cut: never a whole answer with something missing. Of an
+    answer to HEAD only the head is sent.
     """
 
     def __init__(self, source: Callable[[StartBody, Emit], Awaitable[None]]) -> None:
@@ -99,8 +109,11 @@ class Flow(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
+        started = False
 
         async def start(status: int, headers: dict[str, str]) -> None:
+            nonlocal started
+            started = True
             raw = [(key.lower().encode(), value.encode()) for key, value in headers.items()]
             await send({"type": "http.response.start", "status": status, "headers": raw})
             if scope["state"].get("head_only"):
@@ -120,6 +133,13 @@ class Flow(Response):
             return
         except _HeadSent:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
+        except (SandboxdError, TimeoutError) as error:
+            cut = scope["state"].get("cut")
+            if not started or cut is None:
+                raise
+            named = translate(error)
+            log.info("answer-cut", path=scope["path"], code=named.code, detail=named.detail)
+            cut()
 
 
 class _HeadSent(Exception):
@@ -138,7 +158,6 @@ def ndjson(request: Request, lines: Callable[[], Lines], *, request_id: str) -> 
     line: its problem, and the number it went up to. One that is open when the daemon stops just
     ends, which tells its reader to attach again.
     """
-    stopping = services_of(request).stopping
 
     async def source(start: StartBody, emit: Emit) -> None:
         async with aclosing(lines()) as flow:
@@ -153,9 +172,7 @@ def ndjson(request: Request, lines: Callable[[], Lines], *, request_id: str) -> 
                     seq = number
 
             try:
-                await _unless(stopping.wait, pour, _Stopped())
-            except _Stopped:
-                return
+                await until_stopped(request, pour)
             except (SandboxdError, TimeoutError) as error:
                 body = problem_body(translate(error), request_id=request_id)
                 await emit(to_json({"seq": seq, "type": "error", "problem": body}) + b"\n")

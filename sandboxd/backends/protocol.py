@@ -59,6 +59,7 @@ class Capabilities:
     other_users: bool = False  # commands and files as another user, chown
     gpu: bool = False
     oom_evidence: bool = False  # whether an out-of-memory kill can be told from other kills
+    orphan_s: float = 3600.0  # without a word, after which an unclaimed guest ends its box
     programs: Literal["any", "scripted"] = "any"  # scripted: no real processes, the fake's own
     # rlimits that every command of a box gets, for machines without better limits: `nproc` (the
     # template's own number stands in for the value), `nofile`, `max_rss_as_bytes`
@@ -160,6 +161,12 @@ class Images(Protocol):
     def wanted_by(self, templates: Callable[[], Mapping[str, bool]]) -> None:
         """Whom to ask, before anything is dropped, what templates name: each image, and whether a
         pool keeps stock of it. Called once, before the first box is made; `templates` does no I/O.
+        """
+        ...
+
+    def when_pulled(self, call: Callable[[str], None]) -> None:
+        """Whom to tell, synchronously, of each image that has come from its registry, by the name
+        that was asked for. Called once, before the first box is made.
         """
         ...
 

@@ -43,7 +43,9 @@ def lease(args: Namespace) -> int:
 
 
 def release(args: Namespace) -> int:
-    """Release by id or by run. Goes on after a failure; 1 if any failed."""
+    """Release by id or by run, whose name is free again then. Goes on after a failure; 1 if any
+    failed.
+    """
     if bool(args.ids) == bool(args.run):
         raise CliError("give sandbox ids or --run RUN", code=ExitCode.USAGE)
 
@@ -51,7 +53,7 @@ def release(args: Namespace) -> int:
         released: list[str] | int
         failed: list[Any] | int
         if args.run:
-            told = await client.release(run_id=args.run)
+            told = await client.run(args.run).end()
             released, failed = told.released, told.failed
         else:
             released, failed = await _release_each(client, args.ids)

@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from math import inf
 
 import anyio
 
 from sandboxd.errors import SandboxdError
-from sandboxd.execution.reattach import TRIES, ask, ask_once, broken
+from sandboxd.execution.reattach import (
+    START_S,
+    TRIES,
+    ask,
+    ask_once,
+    ask_to_the_end,
+    broken,
+    shown,
+    told,
+)
 from sandboxd.guest.attachment import Attachment, Ended, OutputEvent, OutputStream
 from sandboxd.guest.guest_files import Body
 from sandboxd.guest.line import GuestLost
@@ -22,9 +30,7 @@ from sandboxd.telemetry.metrics import Metrics
 from sandboxd.wire.codes import ErrorCode
 
 KEEPALIVE_S = 15.0
-START_S = 30.0  # for a command to start, in a sandbox that is short of everything
 _ASK_S = 15.0  # for what the guest answers at once
-_LATE_S = 60.0  # a guest that is silent so long after a command's deadline says no more
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +42,8 @@ class Commands:
     """Runs, watches and signals commands. `owner`: whose lease it must be.
 
     Every call raises `not_found`, `conflict` (not leased yet), and `lease_ended` or `sandbox_lost`
-    with the lease's end where the sandbox is gone: such a call never gets a record.
+    with the lease's end where the sandbox is gone: such a call never gets a record. No call waits
+    for a guest that is frozen: TimeoutError within `SILENCE_S + START_S` seconds.
     """
 
     def __init__(self, desk: Desk, metrics: Metrics) -> None:
@@ -62,29 +69,13 @@ class Commands:
             if wait_s == 0:
                 with anyio.fail_after(START_S):
                     record = await ask(self._desk, tenancy, lambda g: g.run(command, wait=False))
-                if record.shows_output:
-                    return record
-                return await self._look(tenancy, command.exec_id, wait_s=0, output=True)
-            return await self._run_to_end(tenancy, command, wait_s=wait_s)
-
-    async def _run_to_end(
-        self, tenancy: Tenancy, command: Command, *, wait_s: float | None
-    ) -> ExecRecord:
-        """A guest that is silent for longer than the command may take is asked how it stands: it
-        may have been started with a longer deadline than this call names.
-        """
-        over_at = inf if wait_s is None else anyio.current_time() + wait_s
-        patience = patience_s(command.timeout_s)
-        while True:
-            left = over_at - anyio.current_time()
-            with anyio.move_on_after(left if patience is None else min(left, patience)):
-                record = await ask(self._desk, tenancy, lambda g: g.run(command, wait=True))
+                    return await shown(self._desk, tenancy, record)
+            record = await ask_to_the_end(
+                self._desk, tenancy, lambda g, *, wait: g.run(command, wait=wait), wait_s=wait_s
+            )
+            if record.outcome is not None:
                 self._metrics.exec_seconds.observe(record.duration_s)
-                return record
-            with anyio.fail_after(START_S):
-                record = await self._look(tenancy, command.exec_id, wait_s=0, output=True)
-            if record.outcome is not None or anyio.current_time() >= over_at:
-                return record
+            return record
 
     async def look(
         self,
@@ -175,18 +166,21 @@ class Commands:
     ) -> AsyncGenerator[OutputEvent | KeepAlive, None]:
         """Events of a command from the one after `after` on, live, until `Ended`.
 
-        Raises what `look` raises; a line that breaks while the sandbox lives is mended on the way.
+        Raises what `look` raises, and TimeoutError for a guest that is silent to other questions
+        too; a line that breaks while the sandbox lives is mended on the way.
         """
         with self._desk.using(lease_id, owner=owner) as tenancy:
             tries = TRIES
             while True:
                 try:
-                    async with (
-                        self._desk.guest_of(tenancy) as guest,
-                        guest.attach(exec_id, after=after) as attachment,
-                    ):
+                    async with self._desk.guest_of(tenancy) as guest, AsyncExitStack() as line:
+                        with anyio.fail_after(START_S):
+                            opening = guest.attach(exec_id, after=after)
+                            attachment = await line.enter_async_context(opening)
                         while (event := await _next(attachment)) is not None:
-                            if not isinstance(event, KeepAlive):
+                            if isinstance(event, KeepAlive):
+                                await self._lives(tenancy)
+                            else:
                                 after, tries = event.seq, TRIES
                             yield event
                             if isinstance(event, Ended):
@@ -215,11 +209,16 @@ class Commands:
                         attachment = await line.enter_async_context(opening)
                     yield attachment
             except GuestLost as lost:
-                raise broken(tenancy, lost) from lost
+                raise await told(self._desk, tenancy, lost) from lost
 
     async def start(self, lease_id: str, command: Command, *, owner: str | None) -> ExecRecord:
         """Create or attach without waiting for the end."""
         return await self.run(lease_id, command, owner=owner, wait_s=0)
+
+    async def _lives(self, tenancy: Tenancy) -> None:
+        """Raises TimeoutError for a guest that says nothing."""
+        with anyio.fail_after(START_S):
+            await ask(self._desk, tenancy, lambda g: g.hello())
 
     async def _look(
         self, tenancy: Tenancy, exec_id: str, *, wait_s: float, output: bool
@@ -228,14 +227,6 @@ class Commands:
             return await ask(
                 self._desk, tenancy, lambda g: g.look_exec(exec_id, wait_s=wait_s, output=output)
             )
-
-
-def patience_s(timeout_s: float | None) -> float | None:
-    """How long the end of a command with that deadline is waited for; None: until the lease ends.
-
-    The guest keeps deadlines itself. Ours is for a guest that is frozen, or no longer itself.
-    """
-    return None if timeout_s is None else START_S + timeout_s + _LATE_S
 
 
 async def _next(attachment: Attachment) -> OutputEvent | KeepAlive | None:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import anyio
 
-from sandboxd.execution.reattach import ask, ask_once, broken
+from sandboxd.execution.reattach import ask, ask_once, told
 from sandboxd.guest.client import Guest
 from sandboxd.guest.guest_files import Body, FileBody, GuestFiles
 from sandboxd.guest.line import GuestLost
@@ -33,7 +33,7 @@ class Files:
                 async with self._desk.guest_of(tenancy) as guest:
                     yield guest.files
             except GuestLost as lost:
-                raise broken(tenancy, lost) from lost
+                raise await told(self._desk, tenancy, lost) from lost
 
     @asynccontextmanager
     async def read(

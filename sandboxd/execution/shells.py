@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import anyio
 
-from sandboxd.execution.commands import START_S, patience_s
-from sandboxd.execution.reattach import ask, ask_once
+from sandboxd.execution.reattach import ask, ask_once, ask_to_the_end
 from sandboxd.leases.desk import Desk
 from sandboxd.model.command import ExecRecord
 from sandboxd.model.shell import Shell, ShellOrder, ShellText
@@ -39,18 +38,12 @@ class Shells:
         """
         with self._desk.using(lease_id, owner=owner) as tenancy:
             tenancy.execs += 1
-            if wait_s != 0:
-                with anyio.fail_after(patience_s(text.timeout_s)), anyio.move_on_after(wait_s):
-                    return await ask(
-                        self._desk, tenancy, lambda g: g.run_in_shell(shell_id, text, wait=True)
-                    )
-            with anyio.fail_after(START_S):
-                record = await ask(
-                    self._desk, tenancy, lambda g: g.run_in_shell(shell_id, text, wait=False)
-                )
-                if record.shows_output:
-                    return record
-                return await ask(self._desk, tenancy, lambda g: g.look_exec(text.exec_id))
+            return await ask_to_the_end(
+                self._desk,
+                tenancy,
+                lambda g, *, wait: g.run_in_shell(shell_id, text, wait=wait),
+                wait_s=wait_s,
+            )
 
     async def look(self, lease_id: str, shell_id: str, *, owner: str | None) -> Shell:
         """A shell as it is now."""

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from collections import deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from math import inf
 from urllib.parse import quote
+
+import anyio
 
 from sandboxd.guest.fields import loads, nonsense
 from sandboxd.guest.line import GuestLost, Line, drop
@@ -16,6 +19,7 @@ from sandboxd.model.files import FileInfo, Unpacked
 from sandboxd.wire.http1 import AsyncConnection, AsyncResponse, ConnectionLost, Headers
 
 _MAX_LIST_LINE_BYTES = 1 << 16
+STALL_S = 30.0  # a guest that gives and takes nothing for so long is frozen
 
 Body = bytes | AsyncIterator[bytes]
 
@@ -82,7 +86,9 @@ class GuestFiles:
     """Acts on files. Paths are the sandbox's own; relative ones start at the workdir.
 
     path as bytes names what is not UTF-8. user: with whose rights, "" for the claim's.
-    All raise SandboxdError (`file_…`, `name_too_long`, `disk_full`, `bad_request`) and GuestLost.
+    All raise SandboxdError (`file_…`, `name_too_long`, `disk_full`, `bad_request`) and GuestLost;
+    those that stream TimeoutError, too, for a guest that stands still for `STALL_S` seconds, but
+    never for a caller who does.
     """
 
     def __init__(self, line: Line) -> None:
@@ -96,7 +102,8 @@ class GuestFiles:
         query = _query(path, user=user, offset=str(offset) if offset else "")
         if limit is not None:
             query += f"&limit={limit}"
-        connection, response = await self._line.open("GET", f"/v1/files?{query}")
+        with anyio.fail_after(STALL_S):
+            connection, response = await self._line.open("GET", f"/v1/files?{query}")
         try:
             size = _length(response, b"content-length")
             yield FileBody(response, size=size, total_size=_length(response, b"x-file-size"))
@@ -120,8 +127,10 @@ class GuestFiles:
         """
         query = _query(path, user=user, mode="" if mode is None else f"{mode:o}")
         target = f"/v1/files?{query}"
-        connection, response = await self._line.open("PUT", target, _framing(body, size), body)
-        answer = await self._line.finish(connection, response)
+        framing = _framing(body, size)
+        with _taken(body) as paced:
+            connection, response = await self._line.open("PUT", target, framing, paced)
+            answer = await self._line.finish(connection, response)
         return read_file(loads(answer)), response.status == 201
 
     async def stat(self, path: str | bytes, *, follow: bool = True, user: str = "") -> FileInfo:
@@ -178,7 +187,8 @@ class GuestFiles:
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """A directory as a tar stream. Leaving early closes the line."""
         query = _query(path, user=user)
-        connection, response = await self._line.open("GET", f"/v1/files/archive?{query}")
+        with anyio.fail_after(STALL_S):
+            connection, response = await self._line.open("GET", f"/v1/files/archive?{query}")
         try:
             yield _Pieces(response)
         except BaseException:
@@ -200,8 +210,10 @@ class GuestFiles:
         if gzip:
             headers.append((b"content-encoding", b"gzip"))
         target = f"/v1/files/archive?{_query(path, user=user)}"
-        connection, response = await self._line.open("PUT", target, headers, body)
-        return read_unpacked(await self._line.finish(connection, response))
+        with _taken(body) as paced:
+            connection, response = await self._line.open("PUT", target, headers, paced)
+            answer = await self._line.finish(connection, response)
+        return read_unpacked(answer)
 
     async def _post(self, target: str, order: dict[str, object]) -> FileInfo:
         body = json.dumps(order).encode()
@@ -245,6 +257,29 @@ class _Pieces(AsyncIterator[bytes]):
 
 async def _next_piece(response: AsyncResponse) -> bytes:
     try:
-        return await response.next_chunk()
+        with anyio.fail_after(STALL_S):
+            return await response.next_chunk()
     except ConnectionLost as error:
         raise GuestLost(str(error), sent=True) from error
+
+
+@contextmanager
+def _taken(body: Body) -> Iterator[Body]:
+    """A body that the guest must take piece by piece, and answer. Raises TimeoutError."""
+    with anyio.fail_after(STALL_S) as scope:
+        yield body if isinstance(body, bytes) else _Paced(body, scope)
+
+
+class _Paced(AsyncIterator[bytes]):
+    """Pieces for which their taker has `STALL_S` each; their maker has all the time it wants."""
+
+    def __init__(self, pieces: AsyncIterator[bytes], scope: anyio.CancelScope) -> None:
+        self._pieces = pieces
+        self._scope = scope
+
+    async def __anext__(self) -> bytes:
+        self._scope.deadline = inf
+        try:
+            return await anext(self._pieces)
+        finally:
+            self._scope.deadline = anyio.current_time() + STALL_S

@@ -11,7 +11,7 @@ from anyio.abc import ByteStream
 
 from sandboxd.errors import SandboxdError
 from sandboxd.guest.facts import is_encodable, is_plain
-from sandboxd.wire.codes import ErrorCode
+from sandboxd.wire.codes import ErrorCode, Fault
 from sandboxd.wire.http1 import AsyncConnection, AsyncResponse, ConnectionLost, Headers
 from sandboxd.wire.streams import AnyioStream
 
@@ -84,11 +84,15 @@ def guest_failure(body: bytes) -> SandboxdError:
         failure = _FAILURES[code]
     except (ValueError, RecursionError, TypeError, KeyError, AttributeError):
         raise GuestLost("the guest's refusal cannot be read", sent=True) from None
-    details = problem.get("details")
+    told = problem.get("details")
+    details = told if isinstance(told, dict) and is_plain(told) else {}
+    host_short = details.get("host_short") is True
     return SandboxdError(
         failure.code,
         detail if detail and is_encodable(detail) else code,
-        details=details if isinstance(details, dict) and is_plain(details) else None,
+        fault=Fault.INFRA if host_short else None,
+        mask=True if host_short else None,
+        details=details,
         status=failure.status,
     )
 

@@ -194,6 +194,7 @@ def read_exec(said: Fields) -> ExecRecord:
         reason=_REASONS.get(reason) if reason else None,
         detail=said.optional_text("detail", limit=65536),
         oom_kills=said.count("oom_kills", default=0),
+        host_short=said.flag("host_short"),
         stdout=_kept(said.inner("stdout")),
         stderr=_kept(said.inner("stderr")),
         output_dropped=said.flag("output_dropped"),

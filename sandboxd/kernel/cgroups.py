@@ -24,6 +24,7 @@ _PERIOD_US = 100_000
 _MIB = 1 << 20
 # The guest's own threads count against the limit too, and must never be what fills it.
 GUEST_PIDS = 32
+_PIDS_PERCENT = 90  # of the machine's, for all boxes together
 
 
 class Cgroups(Protocol):
@@ -54,6 +55,10 @@ class Cgroups(Protocol):
 
     def cpu_used(self, name: str) -> int | None:
         """Processor time so far, in the version's own unit, to be compared; None if not known."""
+        ...
+
+    def processes(self, name: str) -> list[int]:
+        """Who is in the group, as we count; empty where there are no groups."""
         ...
 
     def remove(self, name: str) -> bool:
@@ -96,6 +101,10 @@ class NoCgroups:
         """Not known."""
         return None
 
+    def processes(self, name: str) -> list[int]:
+        """No group to be in."""
+        return []
+
     def remove(self, name: str) -> bool:
         """Nothing to remove."""
         return True
@@ -118,6 +127,7 @@ class CgroupsV1:
             _make(path)
             if not os.access(path, os.W_OK):
                 raise PermissionError(f"{path} is somebody else's")
+        _leave_pids(self._parents["pids"])
 
     def create(self, name: str, resources: Resources) -> None:
         """Make a group in each hierarchy and set its limits."""
@@ -167,6 +177,10 @@ class CgroupsV1:
         """In ns."""
         return self._group(name).cpu_used()
 
+    def processes(self, name: str) -> list[int]:
+        """By the hierarchy of memory."""
+        return self._group(name).processes()
+
     def _group(self, name: str) -> GroupV1:
         return GroupV1(self._parents["memory"] / name, self._parents["cpuacct"] / name)
 
@@ -197,6 +211,7 @@ class CgroupsV2:
         except OSError:
             self.close()
             raise
+        _leave_pids(self._parent)
 
     def create(self, name: str, resources: Resources) -> None:
         """Make a group and set its limits."""
@@ -227,6 +242,10 @@ class CgroupsV2:
     def cpu_used(self, name: str) -> int | None:
         """In µs."""
         return GroupV2(self._parent / name).cpu_used()
+
+    def processes(self, name: str) -> list[int]:
+        """Of the group itself."""
+        return GroupV2(self._parent / name).processes()
 
     def remove(self, name: str) -> bool:
         """Remove the group."""
@@ -296,6 +315,17 @@ def _make(group: Path) -> None:
     """Make a group that its members may look into."""
     with suppress(FileExistsError):
         make_directory(group, mode=0o755)
+
+
+def _leave_pids(level: Path) -> None:
+    """Keep some of the machine's process numbers out of reach of all boxes together.
+
+    Each box has a limit; but a hundred that fork without end would leave none to the daemon, and to
+    whoever wants to look after the machine.
+    """
+    with suppress(OSError, ValueError):
+        most = int(Path("/proc/sys/kernel/pid_max").read_text())
+        _put(level / "pids.max", str(most * _PIDS_PERCENT // 100))
 
 
 def _put(path: Path, text: str) -> None:

@@ -14,12 +14,17 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupReadings:
-    """What a group used so far and uses now; None where its version does not say."""
+    """What a group used so far and uses now; None where its version does not say.
+
+    oom_kills: of its processes, whoever's memory was short. limit_hits: times that it stood at its
+    own limit with nothing left to give back.
+    """
 
     cpu_s: float | None = None
     memory_bytes: int | None = None
     memory_peak_bytes: int | None = None
     oom_kills: int | None = None
+    limit_hits: int | None = None
 
 
 class Group(Protocol):
@@ -82,6 +87,7 @@ class GroupV2:
             memory_bytes=_number(self.path / "memory.current"),
             memory_peak_bytes=_number(self.path / "memory.peak"),
             oom_kills=_keyed(self.path / "memory.events", "oom_kill"),
+            limit_hits=_keyed(self.path / "memory.events", "oom"),
         )
 
     def cpu_used(self) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
@@ -14,6 +15,7 @@ import anyio
 
 _ON_ITS_WAY_OUT = 0x4 | 0x400  # PF_EXITING, PF_SIGNALED
 _KILL_BIT = 1 << (signal.SIGKILL - 1)
+_LARGEST_FAMILY = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,13 +80,23 @@ def pid_namespace(pid: int) -> int | None:
         return None
 
 
+def pidfd_of(pid: int) -> int | None:
+    """A pidfd of the process that has this number now; None if none has."""
+    try:
+        return os.pidfd_open(pid)
+    except OSError as error:
+        # Of a number that a thread was given since, kernels say one of the latter two.
+        if error.errno in {errno.ESRCH, errno.ENOENT, errno.EINVAL}:
+            return None
+        raise
+
+
 def open_pidfd(mark: ProcessMark) -> int | None:
     """A pidfd of exactly that process, dead but unreaped ones included; None if it is gone."""
     if mark.boot_id != boot_id():
         return None
-    try:
-        fd = os.pidfd_open(mark.pid)
-    except ProcessLookupError:
+    fd = pidfd_of(mark.pid)
+    if fd is None:
         return None
     # Only after the pidfd holds the pid can it not be given to another process.
     seen = pid_namespace(mark.pid)
@@ -132,6 +144,22 @@ def is_ending(pid: int) -> bool:
         if line.startswith(("SigPnd:", "ShdPnd:")):
             pending |= int(line.split()[1], 16)
     return bool(flags & _ON_ITS_WAY_OUT or pending & _KILL_BIT)
+
+
+def family(pid: int) -> list[int]:
+    """A process and all that come from it, as far as they are seen while they come and go.
+
+    All that a pid namespace holds comes from its first process, orphans too.
+    """
+    found = [pid]
+    for each in found:
+        if len(found) > _LARGEST_FAMILY:
+            break
+        with suppress(OSError):
+            for task in Path(f"/proc/{each}/task").iterdir():
+                with suppress(OSError):
+                    found += map(int, (task / "children").read_text().split())
+    return found
 
 
 def pids_naming(*texts: str) -> list[int]:

@@ -67,6 +67,7 @@ X86_64 = Architecture(
         "delete_module": 176,
         "quotactl": 179,
         "nfsservctl": 180,
+        "io_setup": 206,
         "lookup_dcookie": 212,
         "clock_settime": 227,
         "kexec_load": 246,
@@ -98,6 +99,7 @@ AARCH64 = Architecture(
     audit=0xC00000B7,
     has_x32=False,
     numbers={
+        "io_setup": 0,
         "lookup_dcookie": 18,
         "ioctl": 29,
         "ioprio_set": 30,

@@ -2,7 +2,8 @@
 
 A deny list: what reaches past the sandbox (mounts, namespaces, other processes' memory, the
 kernel's own machinery) answers EPERM, and all else is allowed. `clone3` answers ENOSYS, because a
-filter cannot look into its argument; every C library then falls back to `clone`.
+filter cannot look into its argument; every C library then falls back to `clone`. So does
+`io_setup`: a kernel may lack it.
 
 Limits and priorities a process may set for itself alone: the guest belongs to the same user as the
 commands of a sandbox's root, who could else take its memory, its descriptors or its turn.
@@ -79,6 +80,8 @@ class Refusal:
 
 REFUSALS = (
     Refusal(("clone3",), errno.ENOSYS),
+    # What it may hold is counted for the whole machine together, and one process could have it all.
+    Refusal(("io_setup",), errno.ENOSYS),
     Refusal(
         (
             "acct",

@@ -12,10 +12,13 @@ import fcntl
 import os
 import stat
 import struct
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from itertools import count, islice
 from pathlib import Path
+from secrets import token_hex
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _HANDLE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -25,6 +28,7 @@ _LEAST_BYTES = 4096
 _MAX_REMEMBERED = 100_000  # files with several names, of one walk
 _GET_FLAGS, _SET_FLAGS = 0x80086601, 0x40086602  # FS_IOC_GETFLAGS, FS_IOC_SETFLAGS
 _TOP_OF_TREES = 0x00020000  # FS_TOPDIR_FL, `chattr +T`
+_AT_ONCE = 10_000  # names of one directory that a removal holds
 _MAX_HELD = 128  # descriptors that one walk holds; from deeper down it finds its way back
 
 
@@ -213,14 +217,12 @@ def remove_tree(top: Path, *, last: str = "") -> None:
         root = os.open(top, _DIRECTORY)
     except FileNotFoundError:
         return
+    moved = _fresh_names()
     try:
-        serial, before = 0, -1
-        while serial != before:  # until nothing was moved up
-            before = serial
-            for name, is_directory in _entries(root):
-                if name == last or _remove_plain(root, name, is_directory=is_directory):
-                    continue
-                serial = _remove_directory(root, name, serial=serial)
+        while entries := _some_entries(root, but=last):
+            for name, is_directory in entries:
+                if not _remove_plain(root, name, is_directory=is_directory):
+                    _remove_directory(root, name, moved)
         if last:
             with suppress(FileNotFoundError):
                 os.unlink(last, dir_fd=root)
@@ -229,10 +231,17 @@ def remove_tree(top: Path, *, last: str = "") -> None:
     top.rmdir()
 
 
-def _entries(directory: int) -> list[tuple[str, bool]]:
-    """Names, and whether each is a directory."""
+def _fresh_names() -> Iterator[str]:
+    """Names that nobody has: neither a box, nor a removal that was broken off."""
+    token = token_hex(8)
+    return (f".removing-{token}-{serial}" for serial in count())
+
+
+def _some_entries(directory: int, *, but: str = "") -> list[tuple[str, bool]]:
+    """Names, and whether each is a directory; a part of them where there are very many."""
     with os.scandir(directory) as entries:
-        return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+        wanted = ((each.name, each.is_dir(follow_symlinks=False)) for each in entries)
+        return list(islice((each for each in wanted if each[0] != but), _AT_ONCE))
 
 
 def _remove_plain(directory: int, name: str, *, is_directory: bool) -> bool:
@@ -249,17 +258,16 @@ def _remove_plain(directory: int, name: str, *, is_directory: bool) -> bool:
     return True
 
 
-def _remove_directory(root: int, name: str, *, serial: int) -> int:
+def _remove_directory(root: int, name: str, moved: Iterator[str]) -> None:
     directory = _open_to_change(root, name)
     try:
-        for inner, is_directory in _entries(directory):
-            if not _remove_plain(directory, inner, is_directory=is_directory):
-                serial += 1
-                _move_up(root, directory, inner, serial=serial)
+        while entries := _some_entries(directory):
+            for inner, is_directory in entries:
+                if not _remove_plain(directory, inner, is_directory=is_directory):
+                    _move_up(root, directory, inner, new=next(moved))
     finally:
         os.close(directory)
     os.rmdir(name, dir_fd=root)
-    return serial
 
 
 def _open_to_change(directory: int, name: str) -> int:
@@ -272,8 +280,7 @@ def _open_to_change(directory: int, name: str) -> int:
     return _force_open(directory, name)[0]
 
 
-def _move_up(root: int, directory: int, name: str, *, serial: int) -> None:
-    new = f".removing-{serial}-{os.getpid()}"
+def _move_up(root: int, directory: int, name: str, *, new: str) -> None:
     try:
         os.rename(name, new, src_dir_fd=directory, dst_dir_fd=root)
     except PermissionError:

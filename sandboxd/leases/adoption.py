@@ -16,11 +16,13 @@ from sandboxd.backends.protocol import Backend, OwnedBox
 from sandboxd.clock import Clock
 from sandboxd.errors import SandboxdError
 from sandboxd.guest.line import GuestLost
+from sandboxd.guest.messages import Hello
+from sandboxd.leases.back_office import GUEST_GRACE_S
 from sandboxd.leases.desk import Desk
 from sandboxd.leases.store import LeaseStore
 from sandboxd.leases.tenancy import Tenancy
 from sandboxd.model.box import BoxRef, BoxState
-from sandboxd.model.lease import Lease, LeaseState
+from sandboxd.model.lease import Lease, LeaseState, Phase
 from sandboxd.model.template import PoolSettings, Template
 from sandboxd.pool.disposer import Disposer
 from sandboxd.pool.house import House
@@ -75,36 +77,38 @@ class Adoption:
             for lease in leases:
                 box_id = lease.box.box_id if lease.box is not None else ""
                 box = owned.pop(box_id, None)
-                tasks.start_soon(self._take_back, lease, box, name=f"adopt-{lease.id}")
+                if lease.over:
+                    self._after_the_end(lease, box)
+                else:
+                    tasks.start_soon(self._take_back, lease, box, name=f"adopt-{lease.id}")
             for box in owned.values():
                 tasks.start_soon(self._take_in, box, name=f"adopt-{box.box_id}")
         log.info("adopted", leases=len(leases), other_boxes=len(owned))
 
     async def _take_back(self, lease: Lease, box: OwnedBox | None) -> None:
-        """One lease of the store."""
+        """One lease of the store that was not over."""
         async with self._limiter:
             pool = self._pool_of(lease)
             tenancy = Tenancy(lease, pool=pool, clock=self._clock)
             tenancy.settled.set()
-            if lease.over:
-                self._after_the_end(tenancy, box)
-                return
             if lease.state is LeaseState.QUEUED or lease.box is None:
                 await self._was_queued(tenancy)
                 return
             if box is None or box.ref is None:
                 tenancy.box = None
                 self._desk.book.enter(tenancy)
-                detail = "its box was gone when the daemon came back"
-                self._desk.endings.end(tenancy, EndReason.DIED, detail=detail)
+                self._box_is_gone(tenancy)
                 self._remove(box)
                 return
             tenancy.box = pool.adopt(
                 lease.box, fingerprint=lease.terms.spec.fingerprint(), state=BoxState.LEASED
             )
-            self._set_clocks(tenancy)
             self._desk.book.enter(tenancy)
-            await self._ask(tenancy)
+            hello = await self._ask(tenancy)
+            if not tenancy.lease.over:
+                self._set_clocks(tenancy, hello)
+            if hello is not None and not tenancy.lease.over:
+                await self._lead_out(tenancy)
 
     async def _was_queued(self, tenancy: Tenancy) -> None:
         """Its id was told, but its secrets and files were in memory alone: it cannot be served. The
@@ -118,16 +122,33 @@ class Adoption:
         self._desk.endings.end_queued(tenancy, EndReason.MAKE_FAILED, verdict, detail)
         await tenancy.recorded.wait()
 
-    def _set_clocks(self, tenancy: Tenancy) -> None:
-        lease = tenancy.lease
-        left_s = (lease.expires_at or 0.0) - self._clock.now()
-        # A clock that was set back must not lengthen a lease beyond what it ever asked for.
-        tenancy.hard_at = anyio.current_time() + min(left_s, lease.terms.max_timeout_s)
+    def _box_is_gone(self, tenancy: Tenancy) -> None:
+        """Nothing of it tells any more how it ended; but by its hard end it was to be gone."""
+        over_at = (tenancy.lease.expires_at or 0.0) + tenancy.lease.terms.grading_s
+        reason = EndReason.EXPIRED if self._clock.now() >= over_at else EndReason.DIED
+        detail = "its box was gone when the daemon came back"
+        if reason is EndReason.EXPIRED:
+            detail += ", after its hard end"
+        self._desk.endings.end(tenancy, reason, detail=detail)
 
-    async def _ask(self, tenancy: Tenancy) -> None:
-        """Is it alive, is it still this lease's, how long does its guest give it?
+    def _set_clocks(self, tenancy: Tenancy, hello: Hello | None) -> None:
+        """How long it has left, by the guest's clock, which nobody sets; the time of day, which may
+        have been set back or forth meanwhile, stands in for a guest that says nothing.
 
         Its idle clock starts anew: while no daemon was there its holder could not use it.
+        """
+        lease = tenancy.lease
+        left_s = (lease.expires_at or 0.0) - self._clock.now()
+        if hello is not None and hello.life_left_s is not None:
+            grading_s = lease.terms.grading_s if lease.phase is Phase.ROLLOUT else 0.0
+            left_s = hello.life_left_s - GUEST_GRACE_S - grading_s
+        left_s = min(left_s, lease.terms.max_timeout_s)
+        tenancy.hard_at = anyio.current_time() + left_s
+        tenancy.change(expires_at=self._clock.now() + left_s)
+
+    async def _ask(self, tenancy: Tenancy) -> Hello | None:
+        """Is it alive, is it still this lease's, how long does its guest give it? None, and over,
+        for one that is not; None for one that says nothing.
         """
         try:
             with anyio.fail_after(_ASK_S):
@@ -136,15 +157,16 @@ class Adoption:
         except (GuestLost, TimeoutError) as error:
             # It lives as far as the backend can see: keep it, and let its calls tell.
             log.warning("adopt.silent", sandbox_id=tenancy.lease.id, error=str(error))
-            return
+            return None
         except SandboxdError:
-            return  # dead: `guest_of` has ended the lease
+            return None  # dead: `guest_of` has ended the lease
         if hello.lease_id != tenancy.lease.id:
             detail = "its box says that it belongs to another lease"
             self._desk.endings.end(tenancy, EndReason.DIED, detail=detail)
-            return
-        if hello.life_left_s is not None and tenancy.hard_at is not None:
-            tenancy.hard_at = min(tenancy.hard_at, anyio.current_time() + hello.life_left_s)
+            return None
+        return hello
+
+    async def _lead_out(self, tenancy: Tenancy) -> None:
         try:
             with anyio.fail_after(_ASK_S):
                 await self._desk.lead_out_again(tenancy)
@@ -152,8 +174,10 @@ class Adoption:
             log.warning("adopt.no_way_out", sandbox_id=tenancy.lease.id, error=str(error))
         tenancy.note("adopted")
 
-    def _after_the_end(self, tenancy: Tenancy, box: OwnedBox | None) -> None:
+    def _after_the_end(self, lease: Lease, box: OwnedBox | None) -> None:
         """A lease that was over: finish what the last daemon had begun."""
+        tenancy = Tenancy(lease, pool=self._pool_of(lease), clock=self._clock)
+        tenancy.settled.set()
         tenancy.told = True
         tenancy.recorded.set()
         self._desk.book.enter(tenancy)

@@ -6,7 +6,7 @@ book; what follows from them runs in tasks that `run` owns.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 
@@ -107,6 +107,8 @@ class Desk:
             error.sandbox_id = error.sandbox_id or tenancy.lease.id
             if error.code is ErrorCode.SANDBOX_LOST:
                 await self.explain(tenancy, GuestLost(error.detail, sent=False))
+            if error.code is ErrorCode.BACKEND_UNAVAILABLE and tenancy.lease.over:
+                raise tenancy.over_error() from error  # it was being removed, or is gone
             raise
 
     async def explain(self, tenancy: Tenancy, lost: GuestLost) -> None:
@@ -144,15 +146,15 @@ class Desk:
                 with anyio.fail_after(CALL_S):
                     await guest.renew(life_s=timeout_s + grading_s + GUEST_GRACE_S)
             check_leased(tenancy)
-            self._move_end(tenancy, hard_at)
+            self._move_end(tenancy, hard_at, life_s=timeout_s)
             await self._office.store.put(tenancy.lease)
         return tenancy.shown()
 
-    def _move_end(self, tenancy: Tenancy, hard_at: float) -> None:
-        tenancy.hard_at = hard_at
+    def _move_end(self, tenancy: Tenancy, hard_at: float, *, life_s: float) -> None:
+        tenancy.hard_at, tenancy.life_s = hard_at, life_s
         left_s = hard_at - anyio.current_time()
         tenancy.change(expires_at=self._office.clock.now() + left_s)
-        self._office.alarm.by(hard_at)
+        self._office.alarm.by(tenancy.warn_at or hard_at)
 
     async def begin_grading(self, tenancy: Tenancy, *, for_s: float) -> None:
         """End what runs and give the scorer its own time: phase `grading`, for `for_s` seconds.
@@ -161,7 +163,7 @@ class Desk:
         """
         check_leased(tenancy)
         tenancy.change(phase=Phase.GRADING)
-        self._move_end(tenancy, anyio.current_time() + for_s)
+        self._move_end(tenancy, anyio.current_time() + for_s, life_s=for_s)
         tenancy.note("grading", for_s=for_s)
         async with tenancy.renewing:
             async with self.guest_of(tenancy) as guest:
@@ -225,6 +227,28 @@ class Desk:
             with anyio.move_on_after(wait_s):
                 await tenancy.gone.wait()
         return tenancy.shown()
+
+    async def release_all(
+        self, tenancies: Iterable[Tenancy], *, owner: str | None
+    ) -> tuple[list[str], list[str]]:
+        """End those leases that are not over, all at once. The ids of those that ended, on disk
+        before this returns, and of those that could not be: no failure keeps others from ending.
+        """
+        released: list[str] = []
+        failed: list[str] = []
+
+        async def release(tenancy: Tenancy) -> None:
+            try:
+                await self.release(tenancy.lease.id, owner=owner)
+                released.append(tenancy.lease.id)
+            except SandboxdError:
+                failed.append(tenancy.lease.id)
+
+        async with anyio.create_task_group() as tasks:
+            for tenancy in tenancies:
+                if not tenancy.lease.over:
+                    tasks.start_soon(release, tenancy, name=f"release-{tenancy.lease.id}")
+        return released, failed
 
     async def forget(self, tenancies: list[Tenancy]) -> None:
         """Drop ended leases for good. Raises what the store raises; then nothing is dropped."""

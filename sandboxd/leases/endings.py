@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import asdict, replace
 
 import anyio
 import structlog
@@ -12,11 +13,13 @@ from sandboxd.errors import SandboxdError
 from sandboxd.leases.back_office import BackOffice
 from sandboxd.leases.tenancy import Tenancy
 from sandboxd.model.lease import End, LeaseState
+from sandboxd.telemetry.events import EventType
 from sandboxd.wire.codes import END_VERDICTS, EndReason, Verdict
 
 log = structlog.get_logger(__name__)
 
 _READ_S = 2.0
+_TOLD_CHARS = 1000  # of a detail in an event: a hundred thousand of them are kept
 
 
 class Endings:
@@ -25,6 +28,11 @@ class Endings:
     def __init__(self, office: BackOffice) -> None:
         self._office = office
         self._unwritten: set[Tenancy] = set()  # ends that the store had no room for
+        self._listeners: list[Callable[[Tenancy], None]] = []
+
+    def when_ended(self, call: Callable[[Tenancy], None]) -> None:
+        """Have something called, synchronously, with each lease that ends and can be asked for."""
+        self._listeners.append(call)
 
     def died(self, death: Death) -> None:
         """A box is dead: so is its lease."""
@@ -55,8 +63,7 @@ class Endings:
         tenancy.change(state=LeaseState.ENDING, end=end, usage=usage)
         tenancy.settled.set()
         tenancy.pool.experience.held(leased_s)
-        tenancy.note("ended", reason=reason, detail=detail)
-        self.count(tenancy)
+        self._make_known(tenancy)
         log.info("lease.ended", sandbox_id=tenancy.lease.id, reason=reason, detail=detail)
         self._office.start(self._finish, tenancy, name=f"finish-{tenancy.lease.id}")
 
@@ -69,10 +76,9 @@ class Endings:
         end = self.end_record(reason, verdict, detail)
         tenancy.change(state=LeaseState.ENDED, end=end)
         tenancy.rest()
-        tenancy.note("ended", reason=reason, detail=detail)
         tenancy.settled.set()
         tenancy.gone.set()
-        self.count(tenancy)
+        self._make_known(tenancy)
         if tenancy.told and self._office.open:
             self._office.start(self._record, tenancy, name=f"record-{tenancy.lease.id}")
         else:
@@ -90,10 +96,16 @@ class Endings:
             at=self._office.clock.now(),
         )
 
-    def count(self, tenancy: Tenancy) -> None:
-        """Count an end and its fault."""
+    def _make_known(self, tenancy: Tenancy) -> None:
+        """Diary, events, counters: all from the one record."""
         end = tenancy.lease.end
         assert end is not None
+        tenancy.note("ended", reason=end.reason, detail=end.detail)
+        if tenancy.known:
+            told = {**asdict(end), "detail": end.detail[:_TOLD_CHARS]}
+            tenancy.tell(self._office.events, EventType.LEASE_ENDED, end=told)
+            for listener in self._listeners:
+                listener(tenancy)
         self._office.metrics.sandboxes_ended.labels(tenancy.lease.terms.template, end.reason).inc()
         if end.code is not None and end.fault is not None:
             self._office.metrics.faults.labels(end.fault, end.code).inc()
@@ -107,20 +119,27 @@ class Endings:
             gone = tenancy.pool.give_up(box)
         await self._close_out(tenancy, gone)
 
+    def unwrite(self, tenancy: Tenancy) -> None:
+        """Have the store forget a lease that was struck from the book after its end was written."""
+        if self._office.open:
+            self._office.start(self._record, tenancy, name=f"unwrite-{tenancy.lease.id}")
+
     def close_out(self, tenancy: Tenancy, box_gone: anyio.Event | None) -> None:
-        """Finish an ending that an earlier daemon began."""
+        """Finish an ending that an earlier daemon began and wrote down."""
+        if box_gone is None:  # as for thousands of the last hour: no task for each
+            _put_to_rest(tenancy)
+            tenancy.gone.set()
+            return
         name = f"finish-{tenancy.lease.id}"
         self._office.start(self._close_out, tenancy, box_gone, name=name)
 
     async def _close_out(self, tenancy: Tenancy, box_gone: anyio.Event | None) -> None:
         if box_gone is not None:
             await box_gone.wait()
-        if tenancy.lease.state is LeaseState.ENDING:
-            tenancy.change(state=LeaseState.ENDED)
-            tenancy.rest()
-            # That the box is gone need not be written: whoever reads `ending` looks for the box.
-            if not tenancy.recorded.is_set():
-                await self._record(tenancy)
+        _put_to_rest(tenancy)
+        # That the box is gone need not be written: whoever reads `ending` looks for the box.
+        if not tenancy.recorded.is_set():
+            await self._record(tenancy)
         tenancy.gone.set()
 
     async def _last_readings(self, tenancy: Tenancy) -> None:
@@ -161,3 +180,9 @@ class Endings:
         """Write what could not be written. Raises what the store raises, if it still cannot."""
         for tenancy in list(self._unwritten):
             await self._write(tenancy)
+
+
+def _put_to_rest(tenancy: Tenancy) -> None:
+    if tenancy.lease.state is LeaseState.ENDING:
+        tenancy.change(state=LeaseState.ENDED)
+        tenancy.rest()

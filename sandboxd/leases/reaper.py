@@ -1,4 +1,5 @@
-"""Ends leases whose time is up, and forgets those that ended an hour ago.
+"""Ends leases whose time is up, warns before, loses runs that are not heard of, and forgets what
+ended an hour ago.
 
 It sleeps to the first deadline in the book, or until the desk sets an earlier one.
 """
@@ -14,8 +15,10 @@ from sandboxd.errors import SandboxdError
 from sandboxd.guest.line import GuestLost
 from sandboxd.leases.back_office import Alarm
 from sandboxd.leases.desk import Desk
+from sandboxd.leases.runs import Runs
 from sandboxd.leases.tenancy import Tenancy
 from sandboxd.model.lease import Lease, LeaseState, Phase
+from sandboxd.telemetry.events import Events, EventType
 from sandboxd.wire.codes import EndReason
 
 log = structlog.get_logger(__name__)
@@ -26,10 +29,12 @@ _BOOKS_EVERY_S = 60.0
 
 
 class Reaper:
-    """The clocks of all leases."""
+    """The clocks of all leases and runs."""
 
-    def __init__(self, desk: Desk, *, clock: Clock) -> None:
+    def __init__(self, desk: Desk, *, runs: Runs, events: Events, clock: Clock) -> None:
         self._desk = desk
+        self._runs = runs
+        self._events = events
         self._clock = clock
         self._asking: set[str] = set()
 
@@ -47,24 +52,44 @@ class Reaper:
     def _look_at_all(self, tasks: TaskGroup) -> float:
         """End what is due; returns when to look again."""
         now = anyio.current_time()
-        next_due = now + KEPT_AFTER_END_S
-        for tenancy in self._desk.book:
+        next_due = min(now + KEPT_AFTER_END_S, self._runs.look(now))
+        for tenancy in self._desk.book.live():
             if tenancy.lease.state is not LeaseState.LEASED or tenancy.hard_at is None:
                 continue
             if now >= tenancy.hard_at:
                 self._time_is_up(tenancy, tasks)
                 continue
-            next_due = min(next_due, tenancy.hard_at)
+            next_due = min(next_due, self._warn(tenancy, now) or tenancy.hard_at)
             next_due = min(next_due, self._idle_due(tenancy, now, tasks))
         return next_due
 
     def _time_is_up(self, tenancy: Tenancy, tasks: TaskGroup) -> None:
         lease = tenancy.lease
         if lease.phase is Phase.ROLLOUT and lease.terms.grading_s > 0:
+            tenancy.life_s = lease.terms.grading_s
             tenancy.hard_at = anyio.current_time() + lease.terms.grading_s
             tasks.start_soon(self._begin_grading, tenancy, name=f"grading-{lease.id}")
         else:
             self._desk.endings.end(tenancy, EndReason.EXPIRED, detail="timeout_s passed")
+
+    def _warn(self, tenancy: Tenancy, now: float) -> float | None:
+        """Warn of the hard end, once; returns when that is due, None if it is done."""
+        warn_at, lease = tenancy.warn_at, tenancy.lease
+        if warn_at is None or now < warn_at:
+            return warn_at
+        if not tenancy.settled.is_set():
+            return None  # being granted still: whoever grants it sets the alarm
+        tenancy.warned_of = tenancy.hard_at
+        in_rollout = lease.phase is Phase.ROLLOUT
+        tenancy.tell(
+            self._events,
+            EventType.LEASE_EXPIRING,
+            reason=EndReason.EXPIRED,
+            expires_at=lease.expires_at,
+            phase=lease.phase,
+            grading_s=lease.terms.grading_s if in_rollout else 0,
+        )
+        return None
 
     async def _begin_grading(self, tenancy: Tenancy) -> None:
         try:
@@ -116,6 +141,7 @@ class Reaper:
             await anyio.sleep(_BOOKS_EVERY_S)
             try:
                 await self._desk.endings.write_again()
+                await self._runs.write_again()
                 old = [tenancy for tenancy in self._desk.book if self._is_old(tenancy.lease)]
                 if old:
                     await self._desk.forget(old)

@@ -1,4 +1,4 @@
-"""Leases in SQLite: one file, write-ahead log, one writer thread at a time.
+"""Leases and runs in SQLite: one file, write-ahead log, one writer thread at a time.
 
 `synchronous = NORMAL`: a commit survives the death of this process at any moment. A power cut may
 lose the last ones, and takes the boxes with it.
@@ -18,17 +18,27 @@ from pydantic import TypeAdapter, ValidationError
 
 from sandboxd.errors import SandboxdError
 from sandboxd.model.lease import Lease
+from sandboxd.model.run import Run, RunKey
 from sandboxd.telemetry.metrics import Metrics
 from sandboxd.wire.codes import ErrorCode, Fault
 
-SCHEMA_VERSION = 1
-_SCHEMA = """
+SCHEMA_VERSION = 2
+_LEASES = """
 CREATE TABLE leases (id TEXT PRIMARY KEY, created_at REAL NOT NULL, record TEXT NOT NULL) STRICT;
 """
-# From version N to N + 1, applied after a copy was made. None yet.
-_MIGRATIONS: dict[int, str] = {}
+_RUNS = """
+CREATE TABLE runs (
+    owner TEXT NOT NULL, run_id TEXT NOT NULL, began_at REAL NOT NULL, record TEXT NOT NULL,
+    PRIMARY KEY (owner, run_id)
+) STRICT;
+"""
+_SCHEMA = _LEASES + _RUNS
+# From version N to N + 1, applied after a copy was made.
+_MIGRATIONS: dict[int, str] = {1: _RUNS}
 
-_RECORD = TypeAdapter(Lease)
+_PUT = "INSERT OR REPLACE INTO leases VALUES (?, ?, ?)"
+_LEASE = TypeAdapter(Lease)
+_RUN = TypeAdapter(Run)
 T = TypeVar("T")
 
 
@@ -42,11 +52,23 @@ class SqliteStore:
 
     async def put(self, lease: Lease) -> None:
         """Write a record; committed when this returns."""
-        text = _RECORD.dump_json(lease).decode()
-        row = (lease.id, lease.created_at, text)
-        await self._write(
-            lambda: self._connection.execute("INSERT OR REPLACE INTO leases VALUES (?, ?, ?)", row)
-        )
+        row = _row(lease)
+        await self._write(lambda: self._connection.execute(_PUT, row))
+
+    async def put_all(self, leases: Iterable[Lease]) -> None:
+        """Write several records in one transaction."""
+        rows = [_row(lease) for lease in leases]
+        await self._write(lambda: self._put_rows(rows))
+
+    def _put_rows(self, rows: list[tuple[str, float, str]]) -> None:
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            self._connection.executemany(_PUT, rows)
+            self._connection.execute("COMMIT")
+        except BaseException:
+            if self._connection.in_transaction:  # a full disk may have ended it already
+                self._connection.execute("ROLLBACK")
+            raise
 
     async def forget(self, ids: Iterable[str]) -> None:
         """Drop records."""
@@ -56,15 +78,37 @@ class SqliteStore:
         )
 
     async def load(self) -> list[Lease]:
-        """Every record, oldest first."""
-        query = "SELECT record FROM leases ORDER BY created_at"
+        """Every lease, oldest first."""
+        return await self._load("SELECT record FROM leases ORDER BY created_at", _LEASE)
+
+    async def put_run(self, run: Run) -> None:
+        """Write a run; committed when this returns."""
+        row = (run.owner, run.run_id, run.began_at, _RUN.dump_json(run).decode())
+        await self._write(
+            lambda: self._connection.execute("INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?)", row)
+        )
+
+    async def forget_runs(self, keys: Iterable[RunKey]) -> None:
+        """Drop runs."""
+        rows = list(keys)
+        await self._write(
+            lambda: self._connection.executemany(
+                "DELETE FROM runs WHERE owner = ? AND run_id = ?", rows
+            )
+        )
+
+    async def load_runs(self) -> list[Run]:
+        """Every run, oldest first."""
+        return await self._load("SELECT record FROM runs ORDER BY began_at", _RUN)
+
+    async def _load(self, query: str, adapter: TypeAdapter[T]) -> list[T]:
         rows = await self._in_thread(lambda: self._connection.execute(query).fetchall())
         try:
-            return [_RECORD.validate_json(text) for (text,) in rows]
+            return [adapter.validate_json(text) for (text,) in rows]
         except ValidationError as error:
-            raise SandboxdError(
-                ErrorCode.INTERNAL, f"a lease record is damaged: {error}"
-            ) from error
+            raise SandboxdError(ErrorCode.INTERNAL, f"a stored record is damaged: {error}") from (
+                error
+            )
 
     async def _write(self, act: Callable[[], object]) -> None:
         with self._metrics.store_write.time():
@@ -75,6 +119,10 @@ class SqliteStore:
             return await to_thread.run_sync(act, limiter=self._writer)
         except sqlite3.Error as error:
             raise _failed(error) from error
+
+
+def _row(lease: Lease) -> tuple[str, float, str]:
+    return (lease.id, lease.created_at, _LEASE.dump_json(lease).decode())
 
 
 _NO_ROOM = {"SQLITE_FULL", "SQLITE_IOERR_WRITE", "SQLITE_IOERR_TRUNCATE", "SQLITE_IOERR_SHMSIZE"}
@@ -160,6 +208,7 @@ def _damaged(path: Path, why: str) -> str:
 
 def _migrate(path: Path, version: int) -> None:
     copy = path.with_name(f"{path.name}.version-{version}")
+    copy.touch(mode=0o600)  # as closed to others as the store itself
     with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(copy)) as target:
         source.backup(target)
         for step in range(version, SCHEMA_VERSION):

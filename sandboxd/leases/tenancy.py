@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -22,9 +22,14 @@ from sandboxd.model.way_out import Headers
 from sandboxd.pool.admission import Ticket
 from sandboxd.pool.stock import Box
 from sandboxd.pool.warm_pool import WarmPool
+from sandboxd.telemetry.events import Events, EventType
 from sandboxd.wire.codes import EndReason, ErrorCode
 
+if TYPE_CHECKING:
+    from sandboxd.leases.granting.group import Group
+
 _DIARY_ENTRIES = 1000
+_WARN_S = 60.0  # before the hard end, or a tenth of the life if that is less
 
 
 class Tenancy:
@@ -42,13 +47,18 @@ class Tenancy:
         self.order = order  # until it is leased
         self.box: Box | None = None
         self.ticket: Ticket | None = None
+        self.group: Group | None = None  # that it was asked for with
         self.error: SandboxdError | None = None  # why it never became a lease
         self.hard_at: float | None = None
+        self.life_s = lease.terms.timeout_s  # how long it was to go on when `hard_at` was set
+        self.warned_of: float | None = None  # the hard end that whoever follows has heard of
         self.used_at = anyio.current_time()
         self.callers = 0  # how many wait for the answer to their request
         self.departures = 0  # how often the last of them went away
         self.told = False  # its id is known outside before it is leased
+        self.announced = False  # an event has named it
         self.unwanted: EndReason | None = None  # end it as soon as it is granted
+        self.unwanted_because = ""
         self.granting = anyio.CancelScope()
         self.settled = anyio.Event()
         self.recorded = anyio.Event()
@@ -74,6 +84,11 @@ class Tenancy:
         return self.box.guest
 
     @property
+    def known(self) -> bool:
+        """Whether anybody may have heard of it: a request that is refused at once is no lease."""
+        return self.announced or self.told or self.lease.leased_at is not None
+
+    @property
     def in_use(self) -> bool:
         """Whether a call is in flight."""
         return self._calls > 0
@@ -85,6 +100,13 @@ class Tenancy:
         if terms.idle_timeout_s == 0 or self.in_use or self.lease.phase is Phase.GRADING:
             return None
         return self.used_at + terms.idle_timeout_s
+
+    @property
+    def warn_at(self) -> float | None:
+        """When to warn of the hard end (monotonic); None once that is done, or without one."""
+        if self.hard_at is None or self.hard_at == self.warned_of:
+            return None
+        return self.hard_at - min(_WARN_S, self.life_s / 10)
 
     @property
     def being_made(self) -> bool:
@@ -156,6 +178,21 @@ class Tenancy:
     def note(self, event: str, **facts: Any) -> None:
         """Add a line to the lease's diary, which `GET …/logs` shows."""
         self.diary.append({"at": self._clock.now(), "event": event, **facts})
+
+    def tell(self, events: Events, type_: EventType, **facts: Any) -> None:
+        """Have those who follow hear of it. facts: small, and no secret of a caller's."""
+        self.announced = True
+        terms = self.lease.terms
+        events.tell(
+            type_,
+            owner=self.lease.owner,
+            run_id=terms.run_id,
+            sandbox_id=self.lease.id,
+            template=terms.template,
+            group_id=terms.group_id,
+            rollout_id=terms.rollout_id,
+            **facts,
+        )
 
     def over_error(self) -> SandboxdError:
         """What a call on this lease is answered once it is over."""

@@ -68,7 +68,10 @@ class Kept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecRecord:
-    """How a command went. exit_code: only for `exited`; signal (like `KILL`): for `signaled`."""
+    """How a command went. exit_code: only for `exited`; signal (like `KILL`): for `signaled`.
+
+    host_short: it ended, or could not begin, because the host ran short and not the sandbox.
+    """
 
     exec_id: str
     outcome: Outcome | None  # None while it runs
@@ -77,6 +80,7 @@ class ExecRecord:
     reason: StartFailure | None = None
     detail: str | None = None
     oom_kills: int = 0
+    host_short: bool = False
     stdout: Kept = field(default_factory=Kept)
     stderr: Kept = field(default_factory=Kept)
     output_dropped: bool = False

@@ -49,6 +49,7 @@ class LeaseTerms:
     """What was asked for, resolved against the template. Neither secrets nor file contents: those
     live in memory and in the guest alone. Times in seconds.
 
+    group_size, group_place: of the group that it was asked for with; 0 for one asked for alone.
     network: what it may reach, which `spec` knows only where the box itself is on that network.
     """
 
@@ -65,6 +66,8 @@ class LeaseTerms:
     grading_s: float = 0
     run_id: str | None = None
     group_id: str | None = None
+    group_size: int = 0
+    group_place: int = 0
     rollout_id: str | None = None
     priority: int = 0
     idempotency_key: str | None = None

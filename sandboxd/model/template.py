@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Container, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from typing import Literal
 
 Capability = Literal["image", "none"]
@@ -100,8 +101,14 @@ class BoxSpec:
 
     def fingerprint(self) -> str:
         """Changes with anything that makes warm stock of the old spec unfit."""
-        text = json.dumps(asdict(self), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return _fingerprint(self)
+
+
+@lru_cache(maxsize=1024)
+def _fingerprint(spec: BoxSpec) -> str:
+    """Each lease asks for one, and there are few specs."""
+    text = json.dumps(asdict(spec), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

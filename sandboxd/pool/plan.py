@@ -30,6 +30,7 @@ class PoolView:
     house_room: int  # what the whole installation still has room for
     house_spare: int  # the same, less what callers of other pools wait for
     refill: bool  # False while paused or backing off after failures
+    shared_most: int  # boxes for anybody that may be begun now, whoever waits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +60,12 @@ def plan(view: PoolView, waiting: Sequence[Want]) -> Plan:
         elif want is Want.STOCK:
             if coming > 0:
                 coming -= 1
-            else:
+            elif shared < view.shared_most:
                 shared += 1
     if view.refill:
         begun = len(own) + shared
-        shared += max(0, min(view.target - coming, free - begun, view.house_spare - begun))
+        room = min(free - begun, view.house_spare - begun, view.shared_most - shared)
+        shared += max(0, min(view.target - coming, room))
     return Plan(own=tuple(own), shared=shared)
 
 

@@ -1,6 +1,7 @@
 """A template's own commands, run once in a fresh box through its guest before anybody may have it.
 
-Knows no stock and no backend. Whatever goes wrong inside is the task's fault: no agent has acted.
+Knows no stock and no backend. Whatever goes wrong inside is the task's fault, for no agent has
+acted: all but what the host had too little of, and an end that nobody saw.
 """
 
 from __future__ import annotations
@@ -103,8 +104,11 @@ def _failed(record: ExecRecord, *, setup: Setup, number: int) -> SandboxdError:
     tail = (_text(record.stdout) + _text(record.stderr))[-_TAIL_BYTES:]
     which = f"set-up command {number} of {len(setup.commands)}"
     said = f": {tail.strip()}" if tail.strip() else ""
-    return _task_failure(
+    return SandboxdError(
+        ErrorCode.START_FAILED,
         f"{which} (`{text}`) {_ending(record, setup)}{said}",
+        fault=_fault_of(record),
+        mask=True,
         details={
             "command": text,
             "number": number,
@@ -116,6 +120,12 @@ def _failed(record: ExecRecord, *, setup: Setup, number: int) -> SandboxdError:
     )
 
 
+def _fault_of(record: ExecRecord) -> Fault:
+    if record.host_short:
+        return Fault.INFRA
+    return Fault.UNKNOWN if record.outcome is Outcome.LOST else Fault.TASK
+
+
 def _ending(record: ExecRecord, setup: Setup) -> str:
     match record.outcome:
         case Outcome.EXITED:
@@ -123,7 +133,7 @@ def _ending(record: ExecRecord, setup: Setup) -> str:
         case Outcome.TIMEOUT:
             return f"ran when the {setup.timeout_s:g} s of `setup_timeout_s` were over"
         case Outcome.OOM:
-            return "ran out of the sandbox's memory"
+            return f"ran out of the {'machine' if record.host_short else 'sandbox'}'s memory"
         case Outcome.START_FAILED:
             return f"could not be started ({record.detail or record.reason})"
         case _:

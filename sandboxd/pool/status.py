@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sandboxd.pool.experience import Health
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolStatus:
-    """One line of `GET /v1/pools`."""
+    """One line of `GET /v1/pools`.
+
+    state: how its makes go. last_error: the last one that failed, None once one went well.
+    """
 
     template: str
     ready: int
@@ -19,4 +24,5 @@ class PoolStatus:
     max: int
     starting: int
     paused: bool
+    state: Health
     last_error: str | None

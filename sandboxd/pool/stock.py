@@ -19,7 +19,8 @@ DiaryEntry = Mapping[str, Any]  # JSON: `at` in Unix seconds, `event`, and what 
 class Box:
     """One box in the book. `ref` and `guest` are there once it was made.
 
-    diary: what was done in it before anybody had it, for the lease that gets it.
+    diary: what was done in it before anybody had it, for the lease that gets it. dead: its death
+    was heard of.
     """
 
     box_id: str
@@ -29,6 +30,7 @@ class Box:
     ref: BoxRef | None = None
     guest: Guest | None = None
     diary: tuple[DiaryEntry, ...] = ()
+    dead: bool = False
 
 
 class Stock:
@@ -102,9 +104,22 @@ class Stock:
                 return box
         return None
 
+    def take_many(self, fingerprint: str, count: int) -> list[Box]:
+        """Up to so many, as `take`."""
+        taken = [self.take(fingerprint) for _ in range(min(count, self.in_stock(fingerprint)))]
+        return [box for box in taken if box is not None]
+
+    def in_stock(self, fingerprint: str) -> int:
+        """How many warm boxes there are of that fingerprint."""
+        return sum(box.fingerprint == fingerprint for box in self._warm)
+
     def stale(self, fingerprint: str) -> list[Box]:
         """Warm boxes of any other fingerprint."""
         return [box for box in self._warm if box.fingerprint != fingerprint]
+
+    def surplus(self, target: int) -> list[Box]:
+        """The oldest warm boxes beyond so many."""
+        return self._warm[: max(0, len(self._warm) - target)]
 
     def warm(self) -> list[Box]:
         """The warm boxes, oldest first."""

@@ -6,7 +6,6 @@ of leases: it hands out boxes in state LEASED and is told when they are done wit
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import anyio
@@ -19,9 +18,12 @@ from sandboxd.errors import SandboxdError
 from sandboxd.model.box import BoxState
 from sandboxd.model.ids import new_id
 from sandboxd.model.template import BoxSpec, PoolSettings, Template
-from sandboxd.pool.admission import Queue, Ticket
+from sandboxd.pool.admission import Flow, Queue, Ticket, Unit
+from sandboxd.pool.bell import Bell
+from sandboxd.pool.demand import Demand
 from sandboxd.pool.disposer import Disposer
-from sandboxd.pool.experience import Experience
+from sandboxd.pool.entrance import Entrance, shrunk
+from sandboxd.pool.experience import Alerts, Experience, Health
 from sandboxd.pool.house import House
 from sandboxd.pool.plan import PoolView, Want, plan
 from sandboxd.pool.status import PoolStatus
@@ -30,11 +32,8 @@ from sandboxd.pool.words import Words
 from sandboxd.pool.workshop import Workshop
 from sandboxd.telemetry.events import Events
 from sandboxd.telemetry.metrics import Metrics
-from sandboxd.wire.codes import ErrorCode
 
 log = structlog.get_logger(__name__)
-
-_REFILL_LAG_S = 0.01
 
 
 class WarmPool:
@@ -55,20 +54,28 @@ class WarmPool:
         self._direct = backend.capabilities().direct_networks
         self.template = template
         self.spec = template.spec.boxed(self._direct)
-        self.settings = template.pool
         self.stock = Stock()
         self.paused = False  # by the operator
         self.retired = False  # its template is gone, or the house is being cleared
         self.experience = Experience()
-        self._fingerprint = self.spec.fingerprint()
         self._workshop = Workshop(backend, labels=labels, metrics=metrics, lender=lender)
         self._disposer = disposer
         self._house = house
-        self._events = events
+        self._alerts = Alerts(events, pool=template.name)
         self._queue = Queue(most=template.pool.queue)
-        self._words = Words(self.stock, on_silent=self._silent)
-        self._changed = anyio.Event()
-        self._wanted = anyio.Event()
+        self.demand = Demand(
+            self._queue,
+            self.stock,
+            fingerprint=self.spec.fingerprint(),
+            settings=template.pool,
+        )
+        self._entrance = Entrance(
+            self._queue, self.demand, self.experience, pool=template.name, most=house.most
+        )
+        self._words = Words(
+            self.stock, orphan_s=backend.capabilities().orphan_s, on_silent=self._silent
+        )
+        self._bell = Bell()
         house.pools[template.name] = self
 
     def __repr__(self) -> str:
@@ -83,26 +90,54 @@ class WarmPool:
             self.wake()
         return box
 
-    def queue_up(self, spec: BoxSpec, *, priority: int) -> Ticket:
-        """Take a place in the queue. Raises `capacity` when the queue is full."""
-        if self._queue.full:
-            wait_s = self.expected_wait_s(len(self._queue))
-            raise SandboxdError(
-                ErrorCode.CAPACITY,
-                f"pool {self.template.name!r}: {len(self._queue)} callers wait, more may not",
-                retry_after_s=max(1.0, wait_s),
-                details={"position": len(self._queue), "expected_wait_s": wait_s},
-            )
-        return self._join(Ticket(spec=spec, fingerprint=spec.fingerprint(), priority=priority))
+    def queue_up(self, spec: BoxSpec, *, priority: int, flow: Flow) -> Ticket:
+        """Take a place in the queue. flow: whose turn it is, an owner or one of its runs.
 
-    def queue_again(self, ticket: Ticket) -> Ticket:
-        """Back to the same place, for a caller whose box was no good; the bound is no matter."""
-        return self._join(ticket.again())
-
-    def _join(self, ticket: Ticket) -> Ticket:
+        Raises `capacity` when the queue is full, and why the last make failed while no make can
+        succeed.
+        """
+        ticket = Ticket(spec, spec.fingerprint(), priority, flow)
+        self._entrance.check(ticket.fingerprint)
         self._queue.join(ticket)
         self.wake()
         return ticket
+
+    def queue_up_together(
+        self, spec: BoxSpec, *, priority: int, flow: Flow, count: int
+    ) -> tuple[Unit, list[Ticket]]:
+        """Take boxes that are wanted all or none out of the stock, or else places for them; stock
+        goes to those now, unless others are before them. `finished` must be told in the end.
+
+        Raises as `queue_up`, for the whole of it. The caller of this asks `check_size` first.
+        """
+        unit, fingerprint = Unit(count), spec.fingerprint()
+        tickets = [Ticket(spec, fingerprint, priority, flow, unit) for _ in range(count)]
+        if self.stock.in_stock(fingerprint) >= count:
+            unit.begin(covered=True)
+            for ticket, box in zip(tickets, self.stock.take_many(fingerprint, count), strict=True):
+                ticket.give(box)
+        else:
+            self._entrance.check(fingerprint, count=count)
+            self._queue.join(*tickets)
+            self._begin_units()
+            self._serve_from_stock()
+        self.wake()
+        return unit, tickets
+
+    def check_size(self, count: int) -> None:
+        """Raises `bad_request` for more boxes together than there can ever be."""
+        self._entrance.check_size(count)
+
+    def queue_again(self, ticket: Ticket) -> Ticket:
+        """Back to the same place, for a caller whose box was no good; the bound is no matter."""
+        again = ticket.again()
+        self._queue.rejoin(again)
+        self.wake()
+        return again
+
+    def finished(self, unit: Unit) -> None:
+        """A unit has all that it wanted, or gave up. Idempotent."""
+        self._house.finished(unit)
 
     def leave(self, ticket: Ticket) -> None:
         """Give up a place in the queue; a box that was given already is disposed of. Idempotent."""
@@ -128,9 +163,12 @@ class WarmPool:
     # What happens to it.
 
     def died(self, death: Death) -> None:
-        """A box of this stock is dead. Leased ones are their lease's business."""
+        """A box of this pool is dead. Leased ones are their lease's business."""
         box = self.stock.get(death.box_id)
-        if box is not None and box.state is BoxState.WARM:
+        if box is None:
+            return
+        box.dead = True
+        if box.state is BoxState.WARM:
             self.experience.noticed(f"a warm box died: {death.detail or death.reason}")
             log.warning("stock.died", pool=self.template.name, box_id=box.box_id)
             self.give_up(box)
@@ -159,19 +197,27 @@ class WarmPool:
         if box is not None and box.state is BoxState.DISPOSING:
             self.stock.move(box, BoxState.GONE)
 
+    @property
+    def settings(self) -> PoolSettings:
+        """What the configuration or an operator says of it."""
+        return self.demand.settings
+
     def change(self, template: Template) -> None:
         """Take another version of the template; stock that no longer fits is replaced."""
         self.template, self.spec = template, template.spec.boxed(self._direct)
-        self.settings, self.retired = template.pool, False
-        self._queue.most = template.pool.queue
-        self._fingerprint = self.spec.fingerprint()
+        self.retired = False
+        self.demand.fingerprint = self.spec.fingerprint()
         self.experience.start_over()
-        self.wake()
+        self.adjust(template.pool, paused=self.paused)
 
     def adjust(self, settings: PoolSettings, *, paused: bool) -> None:
-        """Take other pool settings until the configuration is read again."""
-        self.settings, self.paused = settings, paused
+        """Take other pool settings until the configuration is read again. Units that can never be
+        served any more are refused.
+        """
+        self.demand.settings, self.paused = settings, paused
         self._queue.most = settings.queue
+        too_large = self._queue.units_over(settings.max)
+        self._queue.refuse(too_large, shrunk(self.template.name, settings.max))
         self.wake()
 
     def retire(self) -> None:
@@ -194,15 +240,11 @@ class WarmPool:
 
     def refuse_all(self, error: SandboxdError) -> None:
         """Answer everybody who waits, for instance with `shutting_down`."""
-        for ticket in self._queue.waiting():
-            self._queue.leave(ticket)
-            ticket.refuse(error)
+        self._queue.refuse(self._queue.everybody(), error)
 
     def wake(self) -> None:
         """Have the loop look again."""
-        self._changed.set()
-        if len(self._queue):
-            self._wanted.set()
+        self._bell.ring(callers=len(self._queue) > 0)
 
     def status(self) -> PoolStatus:
         """Counts for the API and metrics."""
@@ -217,24 +259,15 @@ class WarmPool:
             max=self.settings.max,
             starting=self.settings.starting,
             paused=self.paused,
+            state=self.experience.health,
             last_error=self.experience.last_error,
         )
 
-    # What the house weighs pools against each other by.
+    # What the house asks of it.
 
-    @property
-    def waits_since(self) -> float:
-        """The number of the oldest ticket that no box is coming for; infinite without one."""
-        return min((ticket.number for ticket in self._unserved()), default=math.inf)
-
-    @property
-    def could_begin(self) -> int:
-        """How many boxes it would begin now for those who wait, if the house had room."""
-        unserved = len(self._unserved())
-        if unserved == 0:
-            return 0
-        starting = self.settings.starting - self.stock.count(BoxState.MAKING)
-        return max(0, min(unserved, starting, self.settings.max - self.stock.exists))
+    def begin(self, unit: Unit, *, covered: bool) -> None:
+        """Give boxes to a unit from now on."""
+        self._queue.begin(unit, covered=covered)
 
     def drop_oldest(self) -> bool:
         """Give up the warm box that was made first. False without one."""
@@ -242,13 +275,6 @@ class WarmPool:
         if warm:
             self.give_up(warm[0])
         return bool(warm)
-
-    def _unserved(self) -> list[Ticket]:
-        return self._queue.unserved(self._fingerprint, coming=self._coming())
-
-    def _coming(self) -> int:
-        """Boxes of the pool's own spec in the making, for whoever is next."""
-        return self.stock.making(self._fingerprint) - self._queue.begun(self._fingerprint)
 
     @property
     def _target(self) -> int:
@@ -262,87 +288,63 @@ class WarmPool:
         async with anyio.create_task_group() as tasks:
             task_status.started()
             while True:
-                self._changed = anyio.Event()
-                self._wanted = anyio.Event()
+                self._bell.still()
+                self._begin_units()
                 self._serve_from_stock()
-                for box in self.stock.stale(self._fingerprint):
+                for box in self.stock.stale(self.demand.fingerprint):
                     self.give_up(box)
-                self._drop_surplus()
+                for box in self.stock.surplus(self._target):
+                    self.give_up(box)
                 self._begin(tasks)
                 await self._until_something_is_due(tasks)
-                await self._let_the_lease_go_first()
 
     async def _until_something_is_due(self, tasks: TaskGroup) -> None:
-        now = anyio.current_time()
         due = self._words.due_at
-        if self.experience.rests_until > now:
+        if not self.experience.rested:
             due = min(due, self.experience.rests_until)
-        with anyio.move_on_after(due - now):
-            await self._changed.wait()
-            return
-        if anyio.current_time() >= self._words.due_at:
+        if not await self._bell.heard(by=due) and anyio.current_time() >= self._words.due_at:
             self._words.put_off()
             tasks.start_soon(self._words.say, name=f"pool-{self.template.name}-word")
 
-    async def _let_the_lease_go_first(self) -> None:
-        """Whoever took the box is being served right now: making the next one at once would compete
-        with that for the processor. Whoever waits for a make does not wait for this.
-        """
-        with anyio.move_on_after(_REFILL_LAG_S):
-            await self._wanted.wait()
+    def _begin_units(self) -> None:
+        while (unit := self.demand.next_unit) is not None and self._house.may_begin(unit, self):
+            pass
 
     def _serve_from_stock(self) -> None:
         """Stock may have come while a caller was away to try a box that was no good."""
         for ticket in self._queue.waiting():
+            if not self.stock.count(BoxState.WARM):
+                return
             box = self.stock.take(ticket.fingerprint)
             if box is not None:
-                self._queue.leave(ticket)
+                self._queue.serve(ticket)
                 ticket.give(box)
 
-    def _drop_surplus(self) -> None:
-        surplus = self.stock.count(BoxState.WARM) - self._target
-        for box in self.stock.warm()[: max(0, surplus)]:
-            self.give_up(box)
-
     def _begin(self, tasks: TaskGroup) -> None:
-        waiting = self._queue.waiting()
-        orders = plan(self._view(), [self._want(ticket) for ticket in waiting])
+        wants = self.demand.wants()
+        orders = plan(self._view(), [want for _, want in wants])
         for place in orders.own:
-            ticket = waiting[place]
+            ticket, _ = wants[place]
             ticket.making = box = self._enter(ticket.fingerprint)
             tasks.start_soon(self._make, box, ticket.spec, ticket, name=f"make-{box.box_id}")
         for _ in range(orders.shared):
-            box = self._enter(self._fingerprint)
+            box = self._enter(self.demand.fingerprint)
             tasks.start_soon(self._make, box, self.spec, None, name=f"make-{box.box_id}")
-        self._make_room(sum(1 for ticket in waiting if self._want(ticket) is Want.OWN))
+        if wants and (orders.own or orders.shared):
+            self._house.serves(self)
+        unmet = sum(want is Want.OWN and ticket.making is None for ticket, want in wants)
+        for box in self.stock.warm()[: self.demand.in_the_way(unmet)]:
+            self.give_up(box)
         self._house.make_room()
 
     def _view(self) -> PoolView:
-        making = self.stock.count(BoxState.MAKING)
-        return PoolView(
+        return self.demand.view(
             target=self._target,
-            most=self.settings.max,
-            starting=self.settings.starting,
-            warm=self.stock.count(BoxState.WARM),
-            making=making,
-            making_own=making - self._coming(),
-            leased=self.stock.count(BoxState.LEASED),
-            disposing=self.stock.count(BoxState.DISPOSING),
             house_room=self._house.room_for(self),
             house_spare=self._house.spare(self),
             refill=not self.paused and self.experience.rested,
+            shared_most=self.experience.may_begin(making=self.demand.coming),
         )
-
-    def _make_room(self, unmet: int) -> None:
-        """Stock that nobody waits for must not keep out those who want something else."""
-        lacking = unmet - (self.settings.max - self.stock.exists)
-        for box in self.stock.warm()[: max(0, lacking - self.stock.count(BoxState.DISPOSING))]:
-            self.give_up(box)
-
-    def _want(self, ticket: Ticket) -> Want:
-        if ticket.making is not None:
-            return Want.BEGUN
-        return Want.STOCK if ticket.fingerprint == self._fingerprint else Want.OWN
 
     def _enter(self, fingerprint: str) -> Box:
         box = Box(box_id=new_id("box"), fingerprint=fingerprint, pool=self.template.name)
@@ -360,11 +362,12 @@ class WarmPool:
             self.wake()
 
     def _made(self, box: Box, ticket: Ticket | None, took_s: float) -> None:
-        self.experience.made(took_s)
+        self.experience.made(took_s, alone=box.fingerprint != self.demand.fingerprint)
+        self._alerts.look(self.experience)
         if ticket is None or ticket not in self._queue:  # it was made for one who has gone
             ticket = self._queue.pop(box.fingerprint)
         else:
-            self._queue.leave(ticket)
+            self._queue.serve(ticket)
         if ticket is None:
             self.stock.move(box, BoxState.WARM)  # for the loop to drop, if it is no stock of ours
         else:
@@ -372,11 +375,21 @@ class WarmPool:
             ticket.give(box)
 
     def _make_failed(self, box: Box, ticket: Ticket | None, error: SandboxdError) -> None:
-        self.experience.failed(error)
+        alone = box.fingerprint != self.demand.fingerprint
+        self.experience.failed(error, alone=alone)
         log.warning("make.failed", pool=self.template.name, box_id=box.box_id, error=str(error))
         self.give_up(box)
+        self._answer_with(error, ticket, fingerprint=box.fingerprint)
+        self._alerts.look(self.experience)
+        if not alone and self.experience.health is Health.OPEN:
+            self._queue.refuse(self.demand.own_tickets(), self.experience.refusal())
+
+    def _answer_with(
+        self, error: SandboxdError, ticket: Ticket | None, *, fingerprint: str
+    ) -> None:
+        """One failed make answers one caller: the one it was for, else whoever is next."""
         if ticket is None:
-            ticket = self._queue.pop(box.fingerprint, unserved=True)
+            ticket = self._queue.pop(fingerprint, unserved=True)
         elif ticket in self._queue:
             self._queue.leave(ticket)
         else:

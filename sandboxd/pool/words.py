@@ -13,21 +13,28 @@ from sandboxd.guest.line import GuestLost
 from sandboxd.model.box import BoxState
 from sandboxd.pool.stock import Box, Stock
 
-_EVERY_S = 900.0  # well under the guest's orphan limit of an hour
+_LONGEST_PAUSE_S = 900.0
+_WORDS_A_LIFE = 4  # one that comes late, or not at all, is no death yet
 _WORD_S = 10.0
 
 
 class Words:
-    """One pool's. due_at: when the next round is due, on the loop's clock."""
+    """One pool's. due_at: when the next round is due, on the loop's clock.
 
-    def __init__(self, stock: Stock, *, on_silent: Callable[[Box, Exception], None]) -> None:
+    orphan_s: without a word, after which a warm box ends itself.
+    """
+
+    def __init__(
+        self, stock: Stock, *, orphan_s: float, on_silent: Callable[[Box, Exception], None]
+    ) -> None:
         self._stock = stock
+        self._every_s = min(_LONGEST_PAUSE_S, orphan_s / _WORDS_A_LIFE)
         self._on_silent = on_silent
         self.due_at = 0.0
 
     def put_off(self) -> None:
         """The next round is a while from now."""
-        self.due_at = anyio.current_time() + _EVERY_S
+        self.due_at = anyio.current_time() + self._every_s
 
     async def say(self) -> None:
         """One round; tells of each warm box that did not answer."""

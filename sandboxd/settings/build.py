@@ -71,6 +71,8 @@ def _backend(file: SettingsFile, source: Path | None, complain: Complain) -> Bac
     return BackendSettings(
         kind=table.kind,
         run_dir=Path(table.run_dir) if table.run_dir else None,
+        bind_cpus=table.bind_cpus,
+        orphan_s=table.orphan_s,
         local=LocalOptions(
             first_id=table.local.first_id,
             id_count=table.local.id_count,

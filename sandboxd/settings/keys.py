@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from sandboxd.model.quota import Quota
 from sandboxd.settings.nouns import ApiKey
 from sandboxd.settings.schema import ApiKeyTable
 
@@ -27,7 +28,9 @@ def read_keys(
         except ValueError as error:
             complain(place, str(error))
         else:
-            keys.append(ApiKey(name=table.name, key=key, file=_key_path(table, source)))
+            quota = Quota(**table.quota.model_dump())
+            file = _key_path(table, source)
+            keys.append(ApiKey(name=table.name, key=key, file=file, quota=quota))
     return tuple(keys)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from sandboxd.egress.limits import WayOutLimits
+from sandboxd.model.quota import Quota
 from sandboxd.model.template import Template
 
 BackendKind = Literal["local", "docker", "kubernetes", "fake"]
@@ -25,6 +26,7 @@ class ApiKey:
     name: str
     key: str = field(repr=False)
     file: Path | None = None
+    quota: Quota = field(default_factory=Quota)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,10 +99,14 @@ class BackendSettings:
     """Which backend makes the boxes.
 
     run_dir: a short folder for its sockets; None: the backend chooses one for this installation.
+    bind_cpus: whether each box runs on as many processors as its share alone.
+    orphan_s: without a word from a daemon, after which a box that is not leased ends itself.
     """
 
     kind: BackendKind = "local"
     run_dir: Path | None = None
+    bind_cpus: bool = True
+    orphan_s: float = 3600.0
     local: LocalOptions = field(default_factory=LocalOptions)
     docker: DockerOptions = field(default_factory=DockerOptions)
 

@@ -35,6 +35,19 @@ def _network(value: object) -> object:
     return value
 
 
+class QuotaTable(Table):
+    """What the leases of one key may take together."""
+
+    leases: int | None = Field(None, ge=0, le=100_000)
+    """Leases at once, waiting ones too; an ended one counts until its sandbox is gone."""
+    cpu: float | None = Field(None, ge=0, le=1 << 20)
+    """Cores, as the sandboxes' limits say."""
+    memory_mb: int | None = Field(None, ge=0, le=1 << 34)
+    """Memory in MiB, as the sandboxes' limits say."""
+    creates_per_minute: int | None = Field(None, ge=1, le=1_000_000)
+    """Leases asked for a minute; so many may come all at once."""
+
+
 class ApiKeyTable(Table):
     """One caller's key."""
 
@@ -44,6 +57,8 @@ class ApiKeyTable(Table):
     """A file that holds the key and nothing else."""
     key: Filled | None = Field(None, repr=False)
     """The key itself; `key_file` keeps it out of this file."""
+    quota: QuotaTable = Field(default_factory=QuotaTable)
+    """What its leases may take together; what is not given has no bound."""
 
     @model_validator(mode="after")
     def _one_of_both(self) -> ApiKeyTable:
@@ -107,6 +122,11 @@ class BackendTable(Table):
     """Which backend makes the sandboxes."""
     run_dir: AbsolutePath | None = None
     """Short folder for sockets; unset: one below /run/sandboxd as root, else $XDG_RUNTIME_DIR."""
+    bind_cpus: bool = True
+    """Whether a sandbox runs on as many processors as its share, so that `nproc` tells it."""
+    orphan_s: float = Field(3600, ge=1, le=_YEAR_S)
+    """Seconds after which a sandbox that nobody has leased ends itself when no daemon speaks to it;
+    one that is leased does so at the end of its lease."""
     local: LocalTable = Field(default_factory=LocalTable)
     """The local backend."""
     docker: DockerTable = Field(default_factory=DockerTable)

@@ -70,6 +70,7 @@ class Metrics:
         self.queue_length = Gauge(
             "sandboxd_queue_length", "Callers waiting.", ["pool"], registry=self.registry
         )
+        self.runs = Gauge("sandboxd_runs", "Runs by state.", ["state"], registry=self.registry)
         self.leaks_swept = Counter(
             "sandboxd_leaks_swept", "Boxes that nobody held, removed.", registry=self.registry
         )

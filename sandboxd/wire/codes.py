@@ -165,7 +165,8 @@ def exec_verdict(
     """The verdict on a command.
 
     reason: why a `start_failed` could not be started; a working directory or user that the call
-    itself named is the caller's fault. host_short: the host ran out of memory, not the sandbox.
+    itself named is the caller's fault. host_short: the host ran out of what was wanted (memory,
+    processes), not the sandbox.
     """
     match outcome:
         case Outcome.EXITED:
@@ -179,11 +180,17 @@ def exec_verdict(
         case Outcome.OOM:
             return oom_verdict(host_short=host_short)
         case Outcome.START_FAILED:
-            if reason in {StartFailure.BAD_CWD, StartFailure.BAD_USER}:
-                return Verdict(ErrorCode.START_FAILED, Fault.CLIENT, mask=True)
-            return Verdict(ErrorCode.START_FAILED, Fault.AGENT, mask=False)
+            return _unstarted_verdict(reason, host_short=host_short)
         case Outcome.LOST:
             return Verdict(ErrorCode.LOST, Fault.UNKNOWN, mask=True)
+
+
+def _unstarted_verdict(reason: StartFailure | None, *, host_short: bool) -> Verdict:
+    if reason in {StartFailure.BAD_CWD, StartFailure.BAD_USER}:
+        return Verdict(ErrorCode.START_FAILED, Fault.CLIENT, mask=True)
+    if host_short:
+        return Verdict(ErrorCode.START_FAILED, Fault.INFRA, mask=True)
+    return Verdict(ErrorCode.START_FAILED, Fault.AGENT, mask=False)
 
 
 def oom_verdict(*, host_short: bool) -> Verdict:

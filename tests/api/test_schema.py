@@ -39,6 +39,21 @@ def sandbox_id(url: str) -> str:
 schema = schemathesis.openapi.from_dict(openapi())
 
 
+def tame(case: schemathesis.Case[Any]) -> None:
+    """Nothing waits for long."""
+    if case.path == "/v1/events":
+        case.method = "HEAD"  # the stream itself has no end
+    if isinstance(case.query, dict):
+        for name in ("wait_s", "timeout_s"):
+            case.query.pop(name, None)
+    if isinstance(case.body, dict):
+        if "timeout_s" in case.body and not case.path.endswith("/renew"):
+            case.body["timeout_s"] = 0.2
+        if case.path == "/v1/sandboxes":
+            case.body["wait"] = False
+            case.body["timeout_s"] = 1
+
+
 @pytest.mark.timeout(180)
 @schema.parametrize()
 @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
@@ -49,15 +64,7 @@ def test_no_input_gives_a_500(case: schemathesis.Case[Any], url: str, sandbox_id
         return  # the others need it
     if case.path == "/v1/sweep":
         return
-    if isinstance(case.query, dict):
-        for name in ("wait_s", "timeout_s"):
-            case.query.pop(name, None)
-    if isinstance(case.body, dict):
-        if "timeout_s" in case.body and not case.path.endswith("/renew"):
-            case.body["timeout_s"] = 0.2
-        if case.path == "/v1/sandboxes":
-            case.body["wait"] = False
-            case.body["timeout_s"] = 1
+    tame(case)
     response = case.call(base_url=url, timeout=10)
     assert response.status_code != 500, response.text
     assert "Traceback" not in response.text

@@ -37,11 +37,12 @@ class Seen:
 class Act:
     """What to do with a request: the bytes to answer with, then whether the line is cut.
 
-    echo: make the bytes of the request instead. hang: answer nothing until the caller is gone.
+    after_s: how long to wait before that. hang: answer nothing until the caller is gone.
     """
 
     answer: bytes = b""
     cut: bool = False
+    after_s: float = 0.0
     hang: bool = False
 
 
@@ -162,6 +163,7 @@ async def _serve_line(
         if act.hang:
             await stream.receive()  # ends when the caller closes
             return
+        await anyio.sleep(act.after_s)
         if act.answer:
             await stream.send(act.answer)
         if act.cut:

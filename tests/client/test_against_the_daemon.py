@@ -88,10 +88,11 @@ async def test_a_missing_program_is_start_failed_and_not_an_error(sandbox: Async
     assert result.error.reason == "not_found"
 
 
+@pytest.mark.requirement("HT-08")
 async def test_eight_ways_to_go_wrong_are_told_apart_and_mask_separates_them(
     client: AsyncSandboxd, sandbox: AsyncSandbox
 ) -> None:
-    """HT-08: what is the agent's own is scored, what is not is masked."""
+    """What is the agent's own is scored, what is not is masked."""
     exited = await sandbox.exec("exit 1")
     timed_out = await sandbox.exec(["sleep", "60"], timeout_s=0.2)
     process = await sandbox.start(["sleep", "60"])
@@ -137,6 +138,7 @@ async def test_a_stream_yields_each_piece_and_ends_with_the_result(sandbox: Asyn
     assert numbers == sorted(set(numbers))
 
 
+@pytest.mark.requirement("ST-02")
 async def test_binary_output_is_exact_in_streams_and_results(sandbox: AsyncSandbox) -> None:
     """ST-02: undecodable bytes arrive as they are."""
     data = _noise(300_000)
@@ -182,6 +184,7 @@ async def test_waiting_for_a_process_gives_up_in_time_and_the_command_runs_on(
     assert (await process.wait()).ok
 
 
+@pytest.mark.requirement("EX-06")
 @pytest.mark.parametrize("size", [1, (1 << 16) + 1, (4 << 20) + 1, 9 << 20])
 async def test_input_of_any_size_arrives_whole(sandbox: AsyncSandbox, size: int) -> None:
     """EX-06: also beyond what fits one request."""
@@ -288,6 +291,7 @@ def _tree(root: Path) -> dict[str, object]:
     return found
 
 
+@pytest.mark.requirement("FI-08")
 async def test_a_listing_names_everything_whatever_its_name(sandbox: AsyncSandbox) -> None:
     """FI-08: names are data."""
     names = {"a\nb", "-rf", "'", '"', "$(touch PWN)", ";id", "*", "a b ", "~", "🙂"}

@@ -1,4 +1,4 @@
-"""HT-06: whatever happens in a `with` block, the sandbox is given back and the caller sees why."""
+"""Whatever happens in a `with` block, the sandbox is given back and the caller sees why."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 from sandboxd_client import AsyncSandbox, AsyncSandboxd, Capacity, Sandboxd
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.requirement("HT-06")]
 
 
 async def _fail_inside(client: AsyncSandboxd, held: list[AsyncSandbox]) -> None:
@@ -43,6 +43,31 @@ async def test_cancelling_the_body_in_the_middle_of_a_command_releases(
             scope.cancel()
     assert scope.cancelled_caught
     assert await _end_reason(client, held[0].id) == "released"
+
+
+async def test_what_gives_back_does_not_wait_behind_calls_that_last(
+    daemon_url: str, client: AsyncSandboxd
+) -> None:
+    """Else a client with many long commands would let go of nothing in time."""
+    async with AsyncSandboxd(daemon_url, connections=2) as busy:
+        held = [await busy.lease("python") for _ in range(3)]
+        async with anyio.create_task_group() as tasks:
+            for sandbox in held[:2]:
+                tasks.start_soon(sandbox.exec, ["sleep", "60"])
+            with anyio.fail_after(10):
+                while not all([await client.sandbox(each.id).execs() for each in held[:2]]):  # noqa: ASYNC110
+                    await anyio.sleep(0.01)
+            with anyio.fail_after(5):
+                async with held[2]:
+                    pass
+                with anyio.move_on_after(0.1):  # waits for a connection, and then gives back
+                    await busy.lease("python", run_id="given-back")
+                await held[0].renew(100)
+            assert await _end_reason(client, held[2].id) == "released"
+            assert await client.sandboxes(run_id="given-back") == []
+            tasks.cancel_scope.cancel()
+    for sandbox in held:
+        await client.sandbox(sandbox.id).release()
 
 
 async def test_cancelling_a_lease_that_waits_leaves_the_queue(client: AsyncSandboxd) -> None:

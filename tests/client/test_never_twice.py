@@ -46,9 +46,9 @@ RUNNING = _exec(state="running", outcome=None, exit_code=None)
 LEASED = {"id": "sbx-1", "state": "leased"}
 
 
+@pytest.mark.requirement("TO-09")
 @pytest.mark.parametrize("lost", [CUT, half(200, _exec()), proxy_error(502)])
 async def test_a_command_whose_answer_is_lost_is_asked_for_under_its_id(lost: Any) -> None:
-    """TO-09."""
     async with faulty_client(lost, lost, answer(200, _exec())) as (server, client):
         with anyio.fail_after(10):
             result = await client.sandbox("s").exec("true")
@@ -57,8 +57,9 @@ async def test_a_command_whose_answer_is_lost_is_asked_for_under_its_id(lost: An
     assert len({seen.json["exec_id"] for seen in server.seen}) == 1
 
 
+@pytest.mark.requirement("TO-05")
 async def test_a_long_command_is_waited_for_in_rounds_and_posted_once() -> None:
-    """TO-05: a cut in between costs one more round of waiting."""
+    """A cut in between costs one more round of waiting."""
     acts = [answer(202, RUNNING), answer(200, RUNNING), CUT, answer(200, _exec())]
     async with faulty_client(*acts) as (server, client):
         with anyio.fail_after(10):
@@ -66,6 +67,17 @@ async def test_a_long_command_is_waited_for_in_rounds_and_posted_once() -> None:
     assert result.ok
     assert server.said() == [f"POST {EXECS}", *[f"GET {EXECS}/mine"] * 3]
     assert all(seen.query["wait_s"] == ["25"] for seen in server.seen)
+
+
+@pytest.mark.requirement("TO-09")
+async def test_a_wait_that_is_cut_late_is_begun_again_as_any_other() -> None:
+    """Patience is for a daemon that is away, and not used up by one that was busy."""
+    late = Act(cut=True, after_s=0.6)
+    acts = [late, answer(202, RUNNING), late, answer(200, _exec())]
+    async with faulty_client(*acts, patience_s=0.5) as (server, client):
+        with anyio.fail_after(10):
+            assert (await client.sandbox("s").exec("make", exec_id="mine")).ok
+    assert server.said() == [f"POST {EXECS}"] * 2 + [f"GET {EXECS}/mine"] * 2
 
 
 async def test_a_signal_whose_answer_is_lost_is_not_sent_again() -> None:
@@ -83,6 +95,14 @@ async def test_a_proxys_error_is_infra_and_never_the_daemons_word(status: int) -
         with pytest.raises(ApiUnreachable) as caught:
             await client.sandbox("s").process("e").signal("INT")
     assert (caught.value.status, caught.value.mask) == (status, True)
+
+
+@pytest.mark.parametrize("status", [401, 413])
+async def test_what_a_proxy_refuses_for_its_kind_is_told_at_once(status: int) -> None:
+    async with faulty_client(then=proxy_error(status)) as (server, client):
+        with anyio.fail_after(5), pytest.raises(ApiUnreachable) as caught:
+            await client.sandbox("s").files.write("x", b"much")
+    assert (caught.value.status, caught.value.mask, len(server.seen)) == (status, True, 1)
 
 
 async def test_an_answer_that_is_no_json_is_never_a_result() -> None:
@@ -227,6 +247,7 @@ async def test_a_cut_stream_is_attached_to_where_it_broke_and_nothing_comes_twic
     assert [seen.query.get("after") for seen in server.seen[2:]] == [["2"], ["3"]]
 
 
+@pytest.mark.requirement("ST-09")
 async def test_a_stream_that_cannot_go_on_raises_what_it_was_told() -> None:
     """ST-09: never a silent end."""
     told = {"code": "sandbox_lost", "detail": "gone", "mask": True, "fault": "unknown"}

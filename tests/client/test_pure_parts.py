@@ -104,6 +104,7 @@ def _cut(data: bytes, places: list[int]) -> Iterator[bytes]:
     return (data[a:b] for a, b in pairwise(edges))
 
 
+@pytest.mark.requirement("ST-04")
 @given(
     st.lists(st.binary(min_size=1, max_size=40).filter(lambda b: b"\n" not in b)),
     st.lists(st.integers(0, 2000), max_size=30),

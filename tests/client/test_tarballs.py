@@ -82,6 +82,7 @@ def test_members_and_links_that_leave_are_refused(
     assert not (tmp_path / "evil").exists()
 
 
+@pytest.mark.requirement("FI-02")
 def test_nothing_is_written_through_a_link_that_lay_there(tmp_path: Path) -> None:
     """FI-02: neither through a link of an earlier download nor through one of this archive."""
     outside, target = tmp_path / "outside", tmp_path / "in"

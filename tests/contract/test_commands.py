@@ -49,6 +49,7 @@ def test_detach_answers_202_whatever_came_of_it(sandbox: Speaker) -> None:
     assert sandbox.ended(sandbox.start(["no-such-cmd-xyz"]))["outcome"] == "start_failed"
 
 
+@pytest.mark.requirement("EX-01")
 def test_500_statuses_are_exact_50_at_a_time(daemon: RunningDaemon, sandbox: Speaker) -> None:
     """EX-01, scaled: 200 calls, half of them streamed."""
 
@@ -62,6 +63,8 @@ def test_500_statuses_are_exact_50_at_a_time(daemon: RunningDaemon, sandbox: Spe
         assert set(pool.map(one, range(200))) == {42}
 
 
+@pytest.mark.requirement("EX-03")
+@pytest.mark.requirement("EX-20")
 def test_a_child_in_the_background_holds_up_no_call_and_lives_on(sandbox: Speaker) -> None:
     """EX-03, EX-20."""
     for _ in range(20):
@@ -72,6 +75,7 @@ def test_a_child_in_the_background_holds_up_no_call_and_lives_on(sandbox: Speake
     assert len(sandbox.processes("sleep 301")) == 20
 
 
+@pytest.mark.requirement("EX-05")
 @pytest.mark.parametrize(
     ("cmd", "fields"),
     [("true", {}), (["cat"], {}), (["cat"], {"stdin": ""}), ("cat", {"stdin_b64": ""})],
@@ -86,6 +90,7 @@ def test_no_input_is_end_of_file_at_once(
     assert (seen["exit_code"], seen["stdout_bytes"]) == (0, 0)
 
 
+@pytest.mark.requirement("EX-06")
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("size", [1, 65536, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 50 << 20])
 def test_streamed_input_of_any_size_arrives_whole(sandbox: Speaker, size: int) -> None:
@@ -105,6 +110,7 @@ def test_streamed_input_of_any_size_arrives_whole(sandbox: Speaker, size: int) -
     assert (seen["exit_code"], seen["stdout"][:64]) == (0, hashlib.sha256(data).hexdigest())
 
 
+@pytest.mark.requirement("EX-06")
 def test_input_over_the_limit_of_json_is_refused_before_anything_runs(sandbox: Speaker) -> None:
     """EX-06."""
     refused = sandbox.post("/execs", {"cmd": "touch /tmp/ran; cat", "stdin": "x" * (17 << 20)})
@@ -125,6 +131,8 @@ def test_input_is_counted_by_offsets(sandbox: Speaker) -> None:
     problem(sandbox.http.post(at, content=b"y"), 410, "conflict")
 
 
+@pytest.mark.requirement("EX-08")
+@pytest.mark.requirement("EX-10")
 @pytest.mark.parametrize(
     ("cmd", "outcome", "exit_code", "status", "reason"),
     [
@@ -155,6 +163,7 @@ def test_what_cannot_be_started_is_told_apart_from_exit_127(
     assert sandbox.exec("echo usable")["stdout"] == "usable\n"
 
 
+@pytest.mark.requirement("EX-09")
 @pytest.mark.parametrize(
     ("fields", "reason", "named"),
     [
@@ -178,6 +187,7 @@ def test_a_directory_or_user_that_the_call_named_is_the_callers_fault(
     assert sandbox.exec("test -e /tmp/marker")["exit_code"] == 1
 
 
+@pytest.mark.requirement("EX-10")
 @pytest.mark.parametrize("size", [100 << 10, 131_071])
 def test_shell_text_runs_up_to_the_length_of_an_argument(sandbox: Speaker, size: int) -> None:
     """EX-10."""
@@ -186,6 +196,7 @@ def test_shell_text_runs_up_to_the_length_of_an_argument(sandbox: Speaker, size:
     assert sandbox.exec(text)["stdout"] == "END\n"
 
 
+@pytest.mark.requirement("EX-10")
 @pytest.mark.parametrize("size", [131_072, 200 << 10, 2 << 20])
 def test_longer_shell_text_is_refused_with_the_limit(sandbox: Speaker, size: int) -> None:
     """EX-10."""
@@ -193,6 +204,7 @@ def test_longer_shell_text_is_refused_with_the_limit(sandbox: Speaker, size: int
     assert body["details"]["limit_bytes"] == 131_071
 
 
+@pytest.mark.requirement("EX-12")
 def test_environment_arrives_byte_for_byte(sandbox: Speaker) -> None:
     """EX-12."""
     env = {
@@ -209,6 +221,7 @@ def test_environment_arrives_byte_for_byte(sandbox: Speaker) -> None:
     assert {name: told[name] for name in env} == env
 
 
+@pytest.mark.requirement("EX-12")
 @pytest.mark.parametrize("env", [{"": "x"}, {"A=B": "x"}, {"A\0": "x"}, {"A": "x\0"}])
 def test_names_that_no_environment_can_hold_are_refused(
     sandbox: Speaker, env: dict[str, str]
@@ -222,6 +235,7 @@ def test_names_that_no_environment_can_hold_are_refused(
     )
 
 
+@pytest.mark.requirement("EX-18")
 def test_a_prompt_meets_end_of_file_and_a_loop_on_it_its_deadline(sandbox: Speaker) -> None:
     """EX-18."""
     seen = sandbox.exec(["python3", "-c", "input('x')"])
@@ -232,6 +246,7 @@ def test_a_prompt_meets_end_of_file_and_a_loop_on_it_its_deadline(sandbox: Speak
     assert len(seen["stdout"]) < (1 << 20) + 200
 
 
+@pytest.mark.requirement("EX-19")
 @pytest.mark.parametrize("code", [0, 1, 2, 125, 126, 128, 255, 256])
 def test_an_exit_code_is_the_processs_own(sandbox: Speaker, code: int) -> None:
     """EX-19."""
@@ -239,6 +254,7 @@ def test_an_exit_code_is_the_processs_own(sandbox: Speaker, code: int) -> None:
     assert (seen["outcome"], seen["exit_code"], seen["signal"]) == ("exited", code % 256, None)
 
 
+@pytest.mark.requirement("EX-19")
 @pytest.mark.parametrize(
     ("number", "name"), [(9, "KILL"), (15, "TERM"), (11, "SEGV"), (13, "PIPE")]
 )
@@ -251,6 +267,7 @@ def test_death_by_a_signal_has_its_name_and_no_exit_code(
     assert (seen["status"], seen["fault"], seen["mask"]) == (128 + number, "agent", False)
 
 
+@pytest.mark.requirement("EX-20")
 def test_a_server_in_the_background_serves_the_next_command(sandbox: Speaker) -> None:
     """EX-20."""
     sandbox.exec("nohup python3 -m http.server 8123 >/dev/null 2>&1 &")
@@ -288,6 +305,7 @@ def test_records_are_listed_newest_first_in_pages(sandbox: Speaker) -> None:
     problem(sandbox.get("/execs", cursor="§"), 422, "bad_request")
 
 
+@pytest.mark.requirement("EX-13")
 @pytest.mark.timeout(40)
 def test_a_shell_survives_texts_that_do_not_end(sandbox: Speaker) -> None:
     """EX-13."""
@@ -307,6 +325,7 @@ def test_a_shell_survives_texts_that_do_not_end(sandbox: Speaker) -> None:
     assert run("echo ok")["stdout"] == "ok\n"
 
 
+@pytest.mark.requirement("EX-14")
 @pytest.mark.parametrize(("text", "code"), [("set -e; false", 1), ("exit 3", 3)])
 def test_a_shell_that_ends_says_so_and_the_next_run_is_told(
     sandbox: Speaker, text: str, code: int

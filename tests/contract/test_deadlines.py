@@ -14,24 +14,24 @@ from tests.contract.speaker import Speaker, eventually, problem
 TREE = "sleep 1001 & (sleep 1002 & wait) & (setsid sleep 1003 &) ; (sleep 1004 &) & wait"
 
 
+@pytest.mark.requirement("TO-01")
 def test_a_deadline_kills_what_burns_the_processor(sandbox: Speaker) -> None:
-    """TO-01."""
     began = time.monotonic()
-    seen = sandbox.exec(["python3", "-c", "while True: pass"], timeout_s=1)
-    assert time.monotonic() - began < 6
+    seen = sandbox.exec(["python3", "-c", "while True: pass"], timeout_s=2)
+    assert time.monotonic() - began < 2 + 5
     assert (seen["outcome"], seen["exit_code"], seen["status"]) == ("timeout", None, 124)
     assert (seen["fault"], seen["mask"], seen["error"]["code"]) == ("agent", False, "timeout")
     assert sandbox.processes("while True") == []
 
 
+@pytest.mark.requirement("TO-02")
 def test_the_whole_tree_is_dead_when_the_timeout_is_answered(sandbox: Speaker) -> None:
-    """TO-02 (a)."""
-    assert sandbox.exec(["bash", "-c", TREE], timeout_s=0.7)["outcome"] == "timeout"
+    assert sandbox.exec(["bash", "-c", TREE], timeout_s=2)["outcome"] == "timeout"
     assert sandbox.processes("sleep 100") == []
 
 
+@pytest.mark.requirement("TO-02")
 def test_the_whole_tree_is_dead_after_a_kill(sandbox: Speaker) -> None:
-    """TO-02 (b)."""
     exec_id = sandbox.start(["bash", "-c", TREE])
     eventually(
         lambda: len([p for p in sandbox.processes("sleep 100") if p.startswith("sleep")]) == 4,
@@ -46,27 +46,28 @@ def test_the_whole_tree_is_dead_after_a_kill(sandbox: Speaker) -> None:
     assert sandbox.processes("sleep 100") == []
 
 
+@pytest.mark.requirement("TO-04")
 def test_output_before_the_deadline_is_kept(sandbox: Speaker) -> None:
-    """TO-04."""
-    seen = sandbox.exec("echo begin; echo err >&2; sleep 100", timeout_s=0.7)
+    seen = sandbox.exec("echo begin; echo err >&2; sleep 100", timeout_s=2)
     assert (seen["outcome"], seen["stdout"], seen["stderr"]) == ("timeout", "begin\n", "err\n")
 
 
+@pytest.mark.requirement("TO-05")
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_command_that_says_nothing_for_330_seconds_is_not_cut(sandbox: Speaker) -> None:
-    """TO-05, TO-10: also longer than any idle limit on the way."""
+    """Longer than any idle limit on the way."""
     with httpx.Client(base_url=sandbox.http.base_url, timeout=600) as patient:
         silent = Speaker(patient, sandbox.path)
         seen = silent.exec("sleep 330; echo ok", timeout_s=600)
     assert (seen["outcome"], seen["stdout"]) == ("exited", "ok\n")
 
 
+@pytest.mark.requirement("TO-10")
 @pytest.mark.slow
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("way", ["exec", "stream", "shell"])
 def test_no_hidden_limit_ends_a_command_of_75_seconds(sandbox: Speaker, way: str) -> None:
-    """TO-10."""
     text = "sleep 75; echo ok"
     with httpx.Client(base_url=sandbox.http.base_url, timeout=150) as patient:
         speaker = Speaker(patient, sandbox.path)
@@ -82,8 +83,8 @@ def test_no_hidden_limit_ends_a_command_of_75_seconds(sandbox: Speaker, way: str
     assert (seen["outcome"], seen["exit_code"], seen["stdout"]) == ("exited", 0, "ok\n")
 
 
+@pytest.mark.requirement("TO-09")
 def test_a_timed_out_or_abandoned_command_is_run_once(sandbox: Speaker) -> None:
-    """TO-09."""
     assert sandbox.exec("echo x >> /tmp/n; sleep 60", timeout_s=0.5)["outcome"] == "timeout"
     assert sandbox.exec("cat /tmp/n")["stdout"] == "x\n"
     with (
@@ -95,8 +96,8 @@ def test_a_timed_out_or_abandoned_command_is_run_once(sandbox: Speaker) -> None:
     assert sandbox.exec("cat /tmp/m")["stdout"] == "x\n"
 
 
+@pytest.mark.requirement("TO-11")
 def test_a_signal_says_what_it_hit(http: httpx.Client, sandbox: Speaker) -> None:
-    """TO-11."""
     running = sandbox.start("sleep 70")
     over = sandbox.exec("true")["exec_id"]
     other = http.post("/v1/sandboxes", json={"template": "python"}).json()["id"]
@@ -127,9 +128,10 @@ def test_a_caught_signal_ends_a_command_by_its_own_exit(sandbox: Speaker) -> Non
     assert (last["outcome"], last["exit_code"]) == ("exited", 5)
 
 
+@pytest.mark.requirement("TO-13")
 @pytest.mark.timeout(90)
 def test_under_load_nothing_is_booked_as_a_timeout(sandbox: Speaker) -> None:
-    """TO-13, scaled: 100 commands while the processors are taken four times over."""
+    """100 commands while those before them use up the sandbox's own processors."""
     burn = sandbox.start(
         "for n in 1 2 3 4 5 6 7 8; do (while :; do :; done) & done; wait", timeout_s=60
     )

@@ -11,13 +11,14 @@ import pytest
 from tests.contract.speaker import Speaker
 
 OPERATIONS = {
-    "adjust_pool", "begin_grading", "close_shell", "delete_file", "follow_exec", "get_exec",
-    "get_health", "get_metrics", "get_readiness", "get_sandbox", "get_sandbox_logs", "get_shell",
-    "get_version", "lease_sandbox", "list_execs", "list_files", "list_pools", "list_sandboxes",
-    "list_shells", "list_templates", "make_directory", "mint_token", "move_file", "open_shell",
-    "pack_files", "read_exec_output", "read_file", "release_sandbox", "release_sandboxes",
-    "renew_sandbox", "run_exec", "run_in_shell", "signal_exec", "stat_file", "sweep",
-    "unpack_files", "write_exec_stdin", "write_file",
+    "adjust_pool", "beat_run", "begin_grading", "close_shell", "delete_file", "end_run",
+    "follow_events", "follow_exec", "get_exec", "get_health", "get_metrics", "get_readiness",
+    "get_run", "get_sandbox", "get_sandbox_logs", "get_shell", "get_version", "lease_sandbox",
+    "list_execs", "list_files", "list_pools", "list_runs", "list_sandboxes", "list_shells",
+    "list_templates", "make_directory", "mint_token", "move_file", "open_shell", "pack_files",
+    "read_exec_output", "read_file", "release_sandbox", "release_sandboxes", "renew_sandbox",
+    "run_exec", "run_in_shell", "signal_exec", "stat_file", "sweep", "unpack_files",
+    "write_exec_stdin", "write_file",
 }  # fmt: skip
 
 Document = dict[str, Any]
@@ -58,6 +59,9 @@ def test_answers_are_of_the_shapes_that_the_document_names(
     check(document, "Problem", http.get("/v1/nowhere").json())
     check(document, "Sandboxes", http.get("/v1/sandboxes").json())
     check(document, "Sandbox", sandbox.get().json())
+    check(document, "Run", http.put("/v1/runs/shape/heartbeat", json={"ttl_s": 9}).json())
+    check(document, "Runs", http.get("/v1/runs").json())
+    check(document, "Released", http.delete("/v1/runs/shape").json())
     check(document, "Token", sandbox.post("/tokens", {}).json())
     for cmd in ("echo hi", ["no-such-cmd"], "kill -9 $$"):
         check(document, "Exec", sandbox.exec(cmd))

@@ -37,6 +37,7 @@ def listed(sandbox: Speaker, path: str, **query: Any) -> list[dict[str, Any]]:
         cursor = {"cursor": page["next_cursor"]}
 
 
+@pytest.mark.requirement("FI-05")
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     "size", [0, 1, 98_303, 98_304, 98_305, 131_071, 131_072, 131_073, 1 << 20, 100 << 20]
@@ -64,6 +65,7 @@ def test_parts_of_a_file_are_read_by_offset_and_limit(sandbox: Speaker) -> None:
     problem(sandbox.get("/files", path="f", offset=11), 416, "bad_request")
 
 
+@pytest.mark.requirement("FI-02")
 def test_links_lead_about_inside_the_sandbox_and_never_out(sandbox: Speaker) -> None:
     """FI-02."""
     host = {p: Path(p).read_bytes() for p in ("/etc/passwd", "/etc/hostname")}
@@ -82,6 +84,7 @@ def test_links_lead_about_inside_the_sandbox_and_never_out(sandbox: Speaker) -> 
     assert sandbox.get("/files/stat", path="loop", follow=False).json()["target"] == "loop"
 
 
+@pytest.mark.requirement("FI-03")
 def test_file_errors_are_told_apart(sandbox: Speaker) -> None:
     """FI-03."""
     sandbox.exec("mkdir d; touch d/x closed; chmod 0 closed; mkfifo pipe; chmod 777 .")
@@ -113,6 +116,7 @@ NAMES = [
 ]  # fmt: skip
 
 
+@pytest.mark.requirement("FI-08")
 def test_names_of_every_kind_round_trip(sandbox: Speaker) -> None:
     """FI-08, SE-10."""
     for name in NAMES:
@@ -138,6 +142,7 @@ def test_a_name_that_is_no_text_is_named_in_base64(sandbox: Speaker) -> None:
     assert sandbox.get("/files", path_b64="cmF3L3j/").text == "data"
 
 
+@pytest.mark.requirement("FI-09")
 def test_files_belong_to_the_sandboxs_user(http: httpx.Client) -> None:
     """FI-09: the daemon is root here, or not; the file is the user's."""
     made = http.post(
@@ -164,6 +169,7 @@ def test_permission_bits_given_as_text_are_octal_everywhere(http: httpx.Client) 
     http.delete(sandbox.path)
 
 
+@pytest.mark.requirement("FI-12")
 @pytest.mark.timeout(60)
 def test_fifty_thousand_names_are_listed_once_each_in_pages(sandbox: Speaker) -> None:
     """FI-12."""
@@ -177,6 +183,7 @@ def test_fifty_thousand_names_are_listed_once_each_in_pages(sandbox: Speaker) ->
     assert (len(first["files"]), first["next_cursor"] is None) == (100, False)
 
 
+@pytest.mark.requirement("FI-12")
 def test_a_tree_200_deep_is_listed_whole_over_pages(sandbox: Speaker) -> None:
     """FI-12."""
     make = (
@@ -195,6 +202,7 @@ def test_a_tree_200_deep_is_listed_whole_over_pages(sandbox: Speaker) -> None:
     assert ([entry["path"] for entry in whole["files"]], whole["next_cursor"]) == (found, None)
 
 
+@pytest.mark.requirement("FI-06")
 @pytest.mark.timeout(120)
 def test_four_readers_of_a_huge_file_do_not_fill_the_daemon(
     daemon: RunningDaemon, sandbox: Speaker

@@ -20,6 +20,7 @@ METRICS = {
     "sandboxd_make_seconds": {"backend"},
     "sandboxd_exec_seconds": set(),
     "sandboxd_queue_length": {"pool"},
+    "sandboxd_runs": {"state"},
     "sandboxd_leaks_swept_total": set(),
     "sandboxd_faults_total": {"fault", "code"},
     "sandboxd_store_write_seconds": set(),
@@ -32,7 +33,7 @@ METRICS = {
 }
 CLOSED: dict[str, set[str]] = {
     "pool": {"python", "broken", "user"},
-    "state": {"ready", "making", "leased", "disposing"},
+    "state": {"ready", "making", "leased", "disposing", "active", "lost"},
     "reason": set(EndReason),
     "backend": {"local", "docker"},
     "kind": {"proxy", "forward", "refused", "http", "websocket"},
@@ -86,8 +87,8 @@ def test_filters_release_what_matches_all_of_them(http: httpx.Client) -> None:
         assert [f"/v1/sandboxes/{one}" for one in told["released"]] == [one.path for one in hit]
 
 
+@pytest.mark.requirement("HT-03")
 def test_one_key_makes_one_sandbox_also_at_once_and_after_its_end(http: httpx.Client) -> None:
-    """HT-03."""
     body = {"template": "python", "idempotency_key": "retry-1", "env": {"A": "1"}}
     with ThreadPoolExecutor(10) as pool:
         answers = list(pool.map(lambda _: http.post("/v1/sandboxes", json=body), range(10)))
@@ -146,8 +147,9 @@ def test_a_command_under_which_the_lease_ends_gets_no_exec(http: httpx.Client) -
         problem(waiting.result(10), 410, "lease_ended")
 
 
+@pytest.mark.requirement("LC-05", "LC-07")
 def test_a_hard_end_and_an_idle_end_are_told_apart(http: httpx.Client) -> None:
-    """LC-07, LC-05 in small: a running command is use, and the hard end stands above it."""
+    """A running command is use, and the hard end stands above it."""
     expired = lease(http, timeout_s=1)
     idle = lease(http, idle_timeout_s=1)
     busy = lease(http, idle_timeout_s=1)

@@ -91,6 +91,7 @@ def test_ids_of_callers_have_one_form(http: httpx.Client, sandbox: Speaker, iden
     assert sandbox.get("/execs").json()["execs"] == []
 
 
+@pytest.mark.requirement("EX-11")
 @pytest.mark.parametrize(
     ("body", "field"),
     [
@@ -122,6 +123,7 @@ def test_a_bad_command_is_refused_by_the_fields_name(
     assert sandbox.get("/execs").json()["execs"] == []
 
 
+@pytest.mark.requirement("EX-11")
 @pytest.mark.parametrize(
     "way", ["path=a%00b", "path_b64=YQBi", "path=", "path_b64=%25", "user=a%00&path=a"]
 )
@@ -158,19 +160,6 @@ def test_what_later_versions_bring_is_not_there_yet(
 ) -> None:
     told = problem(sandbox.http.request(method, sandbox.path + rest), 404, "not_found")
     assert "route" in told["detail"]
-
-
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [
-        ("POST", "/v1/groups"),
-        ("PUT", "/v1/runs/x/heartbeat"),
-        ("GET", "/v1/runs/x"),
-        ("GET", "/v1/events"),
-    ],
-)
-def test_nor_are_groups_and_runs(http: httpx.Client, method: str, path: str) -> None:
-    problem(http.request(method, path), 404, "not_found")
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ def bytes_of(event: dict[str, Any]) -> bytes:
     return base64.b64decode(event["data_b64"]) if "data_b64" in event else event["data"].encode()
 
 
+@pytest.mark.requirement("ST-01")
 @pytest.mark.parametrize("shift", [0, 1, 2])
 def test_characters_are_never_cut_in_two(sandbox: Speaker, shift: int) -> None:
     """ST-01."""
@@ -39,6 +40,7 @@ def test_characters_are_never_cut_in_two(sandbox: Speaker, shift: int) -> None:
         offset += len(event["data"].encode())
 
 
+@pytest.mark.requirement("ST-01")
 def test_cut_text_shows_no_broken_characters_at_its_seams(sandbox: Speaker) -> None:
     """ST-01, beyond the cap."""
     cmd = ["python3", "-c", "import sys; sys.stdout.write('€'*200_000)"]
@@ -50,6 +52,7 @@ def test_cut_text_shows_no_broken_characters_at_its_seams(sandbox: Speaker) -> N
         assert "bytes not kept" in seen["stdout"]
 
 
+@pytest.mark.requirement("ST-02")
 def test_bytes_of_every_value_come_exactly(sandbox: Speaker) -> None:
     """ST-02."""
     seen = sandbox.post(
@@ -67,6 +70,7 @@ def test_bytes_of_every_value_come_exactly(sandbox: Speaker) -> None:
     assert isinstance(sandbox.exec("cat /tmp/r")["stdout"], str)
 
 
+@pytest.mark.requirement("ST-03")
 @pytest.mark.timeout(90)
 def test_floods_are_cut_at_the_cap_and_do_not_fill_the_daemon(
     daemon: RunningDaemon, sandbox: Speaker
@@ -88,6 +92,7 @@ def test_floods_are_cut_at_the_cap_and_do_not_fill_the_daemon(
     assert rss_bytes(daemon.pid) - before < 8 * (2 << 20) + (100 << 20)
 
 
+@pytest.mark.requirement("ST-04")
 @pytest.mark.parametrize(("end", "size"), [("\\n", 10_000_001), ("", 10_000_000)])
 def test_one_long_line_is_delivered_whole(sandbox: Speaker, end: str, size: int) -> None:
     """ST-04."""
@@ -105,6 +110,7 @@ def test_one_long_line_is_delivered_whole(sandbox: Speaker, end: str, size: int)
         )
 
 
+@pytest.mark.requirement("ST-05")
 def test_lines_come_as_they_are_printed(sandbox: Speaker) -> None:
     """ST-05."""
     with sandbox.stream("for n in 0 1 2 3; do date +t$n.%s.%N; sleep 0.3; done") as stream:
@@ -113,6 +119,7 @@ def test_lines_come_as_they_are_printed(sandbox: Speaker) -> None:
                 assert time.time() - float(event["data"].partition(".")[2]) < 1
 
 
+@pytest.mark.requirement("ST-07")
 def test_the_last_bytes_before_the_end_are_there(sandbox: Speaker) -> None:
     """ST-07, scaled: 100 of 1000."""
     script = "import os,sys;sys.stdout.write('z'*100003);sys.stdout.flush();os._exit(0)"
@@ -141,6 +148,7 @@ def test_events_have_the_shapes_of_the_contract(sandbox: Speaker) -> None:
     assert sandbox.events("shapes", after=99) == events[-1:]  # it always says how it ended
 
 
+@pytest.mark.requirement("ST-10")
 def test_a_reader_that_comes_back_sees_each_line_once(sandbox: Speaker) -> None:
     """ST-10, scaled."""
     counter = "for n in $(seq 60); do echo $n; sleep 0.02; done; exit 9"
@@ -210,6 +218,7 @@ def test_the_oldest_texts_go_first_and_say_so(sandbox: Speaker) -> None:
     assert (newest["output_dropped"], len(newest["stdout"])) == (False, 20 << 20)
 
 
+@pytest.mark.requirement("ST-09")
 def test_a_sandbox_that_dies_under_a_stream_ends_it_with_the_reason(
     http: httpx.Client, sandbox: Speaker
 ) -> None:

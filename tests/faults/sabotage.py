@@ -16,6 +16,7 @@ from sandboxd.backends.protocol import BoxOrder, BoxRef, Capabilities, Death, Ow
 from sandboxd.errors import SandboxdError
 from sandboxd.leases.store import MemoryStore
 from sandboxd.model.lease import Lease
+from sandboxd.model.run import Run, RunKey
 from sandboxd.wire.codes import ErrorCode, Fault
 
 T = TypeVar("T")
@@ -123,11 +124,29 @@ class BadStore(MemoryStore):
             await self._wait()
             await super().put(lease)
 
+    async def put_all(self, leases: Iterable[Lease]) -> None:
+        """Write all, if there is room."""
+        async with self._writer:
+            await self._wait()
+            await super().put_all(leases)
+
     async def forget(self, ids: Iterable[str]) -> None:
         """Drop, if there is room."""
         async with self._writer:
             await self._wait()
             await super().forget(ids)
+
+    async def put_run(self, run: Run) -> None:
+        """Write, if there is room."""
+        async with self._writer:
+            await self._wait()
+            await super().put_run(run)
+
+    async def forget_runs(self, keys: Iterable[RunKey]) -> None:
+        """Drop, if there is room."""
+        async with self._writer:
+            await self._wait()
+            await super().forget_runs(keys)
 
     async def _wait(self) -> None:
         mishap = self.script.popleft() if self.script else None

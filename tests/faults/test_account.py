@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults.account import keep_account
+from tests.faults.account import Extent, keep_account
 from tests.faults.ledger import Ledger
 from tests.faults.yards import LocalYard
 
@@ -17,13 +17,13 @@ def check(ledger: Ledger) -> None:
     assert ledger.counts["commands answered"] > 0
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_rollouts_over_a_daemon_that_is_killed_are_all_accounted_for() -> None:
-    check(keep_account(LocalYard(), rounds=4, callers=6, seed=1))
+    check(keep_account(LocalYard(), extent=Extent(rounds=4, callers=6), seed=1))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(580)
 @pytest.mark.parametrize("seed", [11, 12])
 def test_many_rollouts_over_a_daemon_that_is_killed_are_all_accounted_for(seed: int) -> None:
-    check(keep_account(LocalYard(), rounds=40, callers=24, seed=seed))
+    check(keep_account(LocalYard(), extent=Extent(rounds=40, callers=24), seed=seed))

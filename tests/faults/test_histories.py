@@ -4,7 +4,7 @@ no box in two leases, no used box in stock, every lease ends by its clocks and f
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -16,49 +16,13 @@ from hypothesis import strategies as st
 from sandboxd.errors import SandboxdError
 from sandboxd.model.lease import Lease, LeaseState
 from sandboxd.model.template import Resources, Template
-from sandboxd.wire.codes import EndReason, ErrorCode
+from sandboxd.wire.codes import ErrorCode
 from tests.conftest import jumping_loop
 from tests.faults.conftest import BadWorld, open_bad_world
+from tests.faults.model import Model
 from tests.faults.quiet import agree, calm
 from tests.faults.sabotage import Mishap
 from tests.support.front import OWNER, Front, template
-
-_LATE_S = (
-    20.0  # the reaper asks the guest before it calls a lease idle; a call there takes at most 10 s
-)
-
-
-@dataclass
-class Model:
-    """What we know of one lease from outside. Times on the loop's clock."""
-
-    lease: Lease
-    hard_at: float
-    idle_s: float
-    used_at: float  # certainly
-    touched_at: float  # at the latest
-    released: bool = False
-    killed: bool = False
-
-    def may_have_ended(self, reason: EndReason, now: float) -> bool:
-        """Whether what we did to it explains that end."""
-        match reason:
-            case EndReason.RELEASED:
-                return self.released
-            case EndReason.DIED:
-                return self.killed
-            case EndReason.EXPIRED:
-                return now >= self.hard_at - 0.01
-            case EndReason.IDLE:
-                return self.idle_s > 0 and now >= self.used_at + self.idle_s - 0.01
-            case _:
-                return False
-
-    def must_have_ended(self, now: float) -> bool:
-        """Whether its clocks, or we, have ended it by now."""
-        idle = self.idle_s > 0 and now > self.touched_at + self.idle_s + _LATE_S
-        return self.released or idle or now > self.hard_at + _LATE_S
-
 
 _ACTS = (
     *(

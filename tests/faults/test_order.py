@@ -52,6 +52,38 @@ async def test_room_goes_to_who_has_waited_longest_whichever_the_pool(world: Bad
             held = lease
 
 
+async def test_a_pool_with_many_callers_lets_another_pool_s_first_one_go_next(
+    world: BadWorld,
+) -> None:
+    templates = (template("a", ready=0, max=10), template("b", ready=0, max=10))
+    async with world.daemon(*templates, most=1) as front:
+        held = await front.lease(template="a")
+        many = [await front.lease(template="a", wait=False, wait_timeout_s=900) for _ in range(100)]
+        late = await front.lease(template="b", wait=False, wait_timeout_s=900)
+        await front.rooms.desk.release(held.id, owner=OWNER)
+        await granted(front, late)
+        await front.rooms.desk.release(late.id, owner=OWNER)
+        await granted(front, many[0])
+
+
+async def test_a_run_s_first_request_is_next_however_many_another_run_has(
+    world: BadWorld,
+) -> None:
+    async with world.daemon(template(ready=0, max=2)) as front:
+        held = [await front.lease(run_id="big") for _ in range(2)]
+        many = [await front.lease(run_id="big", wait=False, wait_timeout_s=900) for _ in range(200)]
+        small = await front.lease(run_id="small", wait=False, wait_timeout_s=900)
+        ticket = front.tenancy(small).ticket
+        assert ticket is not None
+        assert front.tenancy(small).pool.position(ticket) == 1
+        for lease in held:
+            await front.rooms.desk.release(lease.id, owner=OWNER)
+        await granted(front, small)
+        await granted(front, many[0])
+        states = {front.now(lease).state for lease in many[1:]}
+        assert states <= {LeaseState.QUEUED, LeaseState.MAKING}
+
+
 async def test_a_caller_whose_box_was_no_good_keeps_its_place(world: BadWorld) -> None:
     async with world.daemon(template(ready=0, max=1, queue=2)) as front:
         held = await front.lease()

@@ -1,19 +1,19 @@
-"""What a run with faults stands on: a backend, its boxes seen and killed from outside, and what
-else may be upset below the daemon. All of it blocks.
+"""What a run with faults stands on: a backend, its boxes seen and upset from outside, and what else
+may be upset below the daemon. All of it blocks.
 """
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
 from typing import Protocol
 
 from sandboxd.backends.local import LocalSettings
 from sandboxd.backends.local.boxes import parse_documents
-from sandboxd.kernel.processes import ProcessMark, open_pidfd
+from sandboxd.kernel.processes import ProcessMark, start_ticks
+from tests.faults.inhabitants import Process, held, parent_of, words_of
 from tests.support.docker_service import Containers, config_on
 from tests.support.engine import TestEngine, engine, load_test_image
 from tests.support.local_traces import traces
@@ -38,8 +38,16 @@ class Yard(Protocol):
         """The boxes that exist."""
         ...
 
-    def kill_a_box(self, service: Service, chance: random.Random) -> str | None:
-        """End one from outside; its id."""
+    def guest(self, service: Service, box_id: str) -> AbstractContextManager[Process | None]:
+        """A box's first process; None if there is none, or it cannot be told."""
+        ...
+
+    def launcher(self, service: Service, box_id: str) -> AbstractContextManager[Process | None]:
+        """A process outside of the box that it needs no more once it runs; None for none."""
+        ...
+
+    def ran(self, service: Service, box_id: str) -> list[str]:
+        """What commands wrote down in the box, read from outside; empty where it cannot be."""
         ...
 
     def upset(self, chance: random.Random) -> str:
@@ -62,26 +70,41 @@ image = "host"
 idle_timeout_s = 8
 pool = {{{_POOL}}}
 """
-    excused: frozenset[str] = frozenset()
+    excused = frozenset({"start_failed"})  # boxes are killed in the making too
 
     def box_ids(self, service: Service) -> set[str]:
         """Every box has a directory."""
         return {entry.name for entry in (service.state / "boxes").iterdir()}
 
-    def kill_a_box(self, service: Service, chance: random.Random) -> str | None:
-        """By its own first process, if that is still the one that was written down."""
-        records = sorted((service.state / "boxes").glob("*/box.json"))
-        if not records:
-            return None
-        path = chance.choice(records)
-        with suppress(FileNotFoundError):
-            mark = parse_documents(path.read_text(errors="replace")).get("process")
-            pidfd = open_pidfd(ProcessMark(**mark)) if mark else None
-            if pidfd is not None:
-                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-                os.close(pidfd)
-                return path.parent.name
-        return None
+    @contextmanager
+    def guest(self, service: Service, box_id: str) -> Iterator[Process | None]:
+        """The one that was written down, if that still lives."""
+        mark = None
+        with suppress(OSError):
+            text = (service.state / "boxes" / box_id / "box.json").read_text(errors="replace")
+            mark = ProcessMark.from_facts(parse_documents(text).get("process") or {})
+
+        def is_it(pid: int) -> bool:
+            return mark is not None and start_ticks(pid) == mark.start_ticks
+
+        with held(mark.pid if mark is not None else 0, is_it=is_it) as process:
+            yield process
+
+    @contextmanager
+    def launcher(self, service: Service, box_id: str) -> Iterator[Process | None]:
+        """The bubblewrap that waits outside."""
+        outer = 0
+        with self.guest(service, box_id) as guest, suppress(OSError):
+            outer = parent_of(guest.pid) if guest is not None else 0
+        with held(outer, is_it=lambda pid: box_id.encode() in words_of(pid)) as process:
+            yield process
+
+    def ran(self, service: Service, box_id: str) -> list[str]:
+        """From the directory that the box's writes go to."""
+        with suppress(OSError):
+            home = service.state / "boxes" / box_id
+            return (home / "upper-top" / "workspace" / "ran").read_text().split()
+        return []
 
     def upset(self, chance: random.Random) -> str:
         """There is nothing."""
@@ -109,13 +132,28 @@ class DockerYard:
         """Every box has a container."""
         return Containers(self._engine.host, service).box_ids()
 
-    def kill_a_box(self, service: Service, chance: random.Random) -> str | None:
-        """By its own first process. None too while the engine is away."""
-        containers = Containers(self._engine.host, service)
+    @contextmanager
+    def guest(self, service: Service, box_id: str) -> Iterator[Process | None]:
+        """As the engine says; None too while the engine is away."""
+        pid, container = 0, ""
         with suppress(Exception):
-            box_id = chance.choice(sorted(containers.box_ids()))
-            return box_id if containers.kill(box_id) else None
-        return None
+            facts = Containers(self._engine.host, service).facts(box_id)
+            pid, container = int(facts["State"]["Pid"]), str(facts["Id"])
+
+        def is_it(pid: int) -> bool:
+            return container != "" and container in Path(f"/proc/{pid}/cgroup").read_text()
+
+        with held(pid, is_it=is_it) as process:
+            yield process
+
+    @contextmanager
+    def launcher(self, service: Service, box_id: str) -> Iterator[Process | None]:
+        """The engine needs its own to the end."""
+        yield None
+
+    def ran(self, service: Service, box_id: str) -> list[str]:
+        """Not where the engine keeps it."""
+        return []
 
     def upset(self, chance: random.Random) -> str:
         """Stop or kill it, and start it again."""

@@ -56,6 +56,7 @@ def full(daemon: Service) -> None:
     )
 
 
+@pytest.mark.requirement("CR-01")
 def test_kill_9_keeps_leases_running_commands_and_stock(tmp_path: Path) -> None:
     with service(tmp_path, config=CONFIG) as daemon:
         with Sandboxd(url=daemon.url) as client:
@@ -183,6 +184,7 @@ def test_a_bad_state_file_is_refused_with_its_mend(tmp_path: Path, damage: str) 
         daemon.start()
 
 
+@pytest.mark.requirement("CR-07")
 def test_boxes_end_at_their_hard_end_though_the_daemon_never_comes_back(tmp_path: Path) -> None:
     with service(tmp_path, config=CONFIG) as daemon:
         with Sandboxd(url=daemon.url) as client:
@@ -204,6 +206,7 @@ def test_boxes_end_at_their_hard_end_though_the_daemon_never_comes_back(tmp_path
         eventually(gone, within_s=30, what="the guest ended itself")
 
 
+@pytest.mark.requirement("LC-03")
 def test_a_caller_killed_in_the_middle_leaves_no_lease_behind(tmp_path: Path) -> None:
     config = CONFIG.replace('image = "host"', 'image = "host"\nidle_timeout_s = 1')
     with service(tmp_path, config=config) as daemon:

@@ -8,10 +8,10 @@ import pytest
 from sandboxd.backends.protocol import BoxOrder
 from sandboxd.errors import SandboxdError
 from sandboxd.model.box import BoxState
-from sandboxd.model.lease import Lease, LeaseState
+from sandboxd.model.lease import Lease, LeaseState, Phase
 from sandboxd.model.template import BoxSpec
 from sandboxd.wire.codes import EndReason, ErrorCode, Fault
-from tests.support.front import OWNER, Front, World, template
+from tests.support.front import OWNER, Front, World, open_world, template
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_time]
 
@@ -171,6 +171,47 @@ async def test_a_clock_set_back_never_lengthens_a_lease(world: World) -> None:
         assert front.now(lease).over
 
 
+@pytest.mark.parametrize("shift_s", [-3600, 3600])
+async def test_a_clock_that_was_set_while_no_daemon_ran_neither_lengthens_nor_ends_a_lease(
+    world: World, shift_s: int
+) -> None:
+    pool = template(ready=0)
+    async with world.daemon(pool) as front:
+        lease = await front.lease(timeout_s=300, grading_s=50)
+    world.clock.offset += shift_s
+    await anyio.sleep(100)
+    async with world.daemon(pool) as front:
+        shown = front.now(lease)
+        assert shown.end is None
+        assert (shown.expires_at or 0) - front.clock.now() == pytest.approx(200, abs=1)
+        await anyio.sleep(195)
+        assert front.now(lease).phase is Phase.ROLLOUT
+        await anyio.sleep(10)
+        assert front.now(lease).phase is Phase.GRADING
+        await anyio.sleep(50)
+        end = front.now(lease).end
+        assert end is not None
+        assert end.reason is EndReason.EXPIRED
+
+
+async def test_a_box_that_is_gone_after_its_hard_end_expired_and_one_before_it_died(
+    world: World,
+) -> None:
+    pool = template(ready=0)
+    async with world.daemon(pool) as front:
+        short, long = await front.lease(timeout_s=50), await front.lease(timeout_s=500)
+    for lease in (short, long):
+        assert lease.box is not None
+        await world.backend.dispose(lease.box)
+    await anyio.sleep(60)
+    async with world.daemon(pool) as front:
+        ends = [front.now(lease).end for lease in (short, long)]
+    assert [(end.reason, end.fault, end.mask) for end in ends if end is not None] == [
+        (EndReason.EXPIRED, Fault.CLIENT, True),
+        (EndReason.DIED, Fault.UNKNOWN, True),
+    ]
+
+
 async def test_stock_of_a_changed_template_is_replaced(world: World) -> None:
     async with world.daemon(template(ready=2)) as front:
         await front.full()
@@ -200,11 +241,26 @@ async def test_clearing_ends_every_lease_and_removes_every_box(front: Front) -> 
         assert end.reason is EndReason.SHUTDOWN
 
 
-async def test_a_box_without_news_gets_a_word_before_its_orphan_limit(world: World) -> None:
-    async with world.daemon(template(ready=1)) as front:
+async def test_clearing_waits_for_what_an_earlier_daemon_left(world: World) -> None:
+    async with world.daemon(template(ready=0)) as front:
+        for number in range(20):
+            order = BoxOrder(box_id=f"box-{number}", spec=BoxSpec(image="host"), labels={})
+            front.rooms.disposer.dispose(order.box_id, await world.backend.make(order))
+        assert await front.rooms.clear() == 0
+        assert await front.box_ids() == set()
+
+
+@pytest.mark.parametrize("orphan_limit_s", [3600.0, 20.0])
+async def test_a_box_without_news_gets_a_word_before_its_orphan_limit(
+    orphan_limit_s: float,
+) -> None:
+    async with (
+        open_world(orphan_limit_s=orphan_limit_s) as world,
+        world.daemon(template(ready=1)) as front,
+    ):
         await front.full()
         before = await front.box_ids()
-        await anyio.sleep(3 * 3600)
+        await anyio.sleep(3 * orphan_limit_s)
         assert await front.box_ids() == before
 
 

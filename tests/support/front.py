@@ -53,6 +53,20 @@ class Front:
         lease, _ = await self.rooms.desk.granting.lease(order, owner=OWNER)
         return lease
 
+    async def group(
+        self, count: int, *, group_id: str | None = None, kept: bool | None = None, **wish: Any
+    ) -> list[Lease]:
+        """Lease a group by the fields of a wish; kept where it is named, unless that is said."""
+        named = {"template": "python", "group_id": group_id or new_id("grp"), **wish}
+        order = resolve(LeaseWish(**named), self.templates)
+        tenancies, _ = await self.rooms.desk.granting.groups.lease(
+            order,
+            owner=OWNER,
+            rollout_ids=[None] * count,
+            kept=group_id is not None if kept is None else kept,
+        )
+        return [tenancy.shown() for tenancy in tenancies]
+
     async def run(self, lease: Lease, *argv: str, **fields: Any) -> Any:
         """Run a command to its end."""
         command = Command(exec_id=fields.pop("exec_id", new_id("exe")), argv=argv, **fields)

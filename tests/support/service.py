@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.support.daemon import ROOT
 
-_START_S = 20.0
+_START_S = 60.0
 _STOP_S = 15.0
 
 

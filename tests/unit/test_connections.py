@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
@@ -14,7 +15,7 @@ from uvicorn.server import ServerState
 
 from sandboxd import connections
 from sandboxd.connections import GuardedConnection
-from sandboxd.server import build_server
+from sandboxd.server import bind, build_server
 from sandboxd.wire.websocket import Message, MessageDecoder, Opcode, encode, new_key
 
 HELLO = b"GET / HTTP/1.1\r\nhost: here\r\n\r\n"
@@ -253,3 +254,17 @@ async def test_whoever_comes_when_the_house_is_full_is_turned_away(
             assert await read_all(second) == b""
         with anyio.fail_after(10):
             assert b"200" in await first.receive()
+
+
+def test_callers_whose_machine_is_gone_are_asked_for_a_sign_of_life() -> None:
+    with bind("127.0.0.1", 0) as listener:
+        listener.listen()
+        with socket.create_connection(listener.getsockname()):
+            taken, _ = listener.accept()
+            with taken:
+                assert taken.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+                idle_s, every_s, count = (
+                    taken.getsockopt(socket.IPPROTO_TCP, option)
+                    for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+                )
+    assert idle_s + every_s * count <= 120

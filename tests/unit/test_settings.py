@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from sandboxd.daemon import hidden_files
+from sandboxd.model.quota import Quota
 from sandboxd.settings import (
     ApiKey,
     Settings,
@@ -198,6 +199,22 @@ def test_keys_that_cannot_be_used_are_refused(tmp_path: Path, entries: str, word
     (tmp_path / "empty").write_text("\n")
     (text,) = refusals(tmp_path, f"[server]\napi_keys = [{entries}]")
     assert words in text
+
+
+def test_a_quota_bounds_what_it_names_and_nothing_else(tmp_path: Path) -> None:
+    text = '[server]\napi_keys = [{name = "a", key = "k", quota = {leases = 5, cpu = 2}}]'
+    (key,) = load(tmp_path, text).server.api_keys
+    assert key.quota == Quota(leases=5, cpu=2.0)
+    (unbound,) = load(tmp_path, '[server]\napi_keys = [{name = "a", key = "k"}]').server.api_keys
+    assert unbound.quota == Quota()
+
+
+@pytest.mark.parametrize(
+    "quota", ["leases = -1", "cpu = -0.5", "creates_per_minute = 0", "lease = 1", "leases = 1.5"]
+)
+def test_a_quota_that_makes_no_sense_is_refused(tmp_path: Path, quota: str) -> None:
+    (text,) = refusals(tmp_path, f'[[server.api_keys]]\nname = "a"\nkey = "k"\nquota = {{{quota}}}')
+    assert "server.api_keys[0].quota." in text
 
 
 def test_no_key_is_ever_shown(tmp_path: Path) -> None:

@@ -45,8 +45,8 @@ class AsyncApi:
     async def json(self, call: Call, *, deadline: float | None = None) -> dict[str, Any]:
         """The JSON object that answers a call; an empty one for an answer without a body.
 
-        deadline: until when to try again (on the runtime's clock), by default `patience_s` from
-        now. Raises the typed error, ApiUnreachable among them.
+        deadline: no try begins after it (on the runtime's clock). Raises the typed error,
+        ApiUnreachable among them.
         """
 
         async def once() -> dict[str, Any]:
@@ -126,11 +126,11 @@ class AsyncApi:
     ) -> T:
         """Do `once()` until it works, while it fails with what passes and may be tried again.
 
-        call: what it sends. deadline: by default `patience_s` from now. Raises the typed error.
+        call: what it sends. deadline: no try begins after it. Goes on for `patience_s` from the
+        first failure on: a line that is cut late in a long wait leaves as much as any other.
+        Raises the typed error.
         """
-        if deadline is None:
-            deadline = runtime.now() + self.patience_s
-        patience = Patience(deadline=deadline)
+        patience: Patience | None = None
         while True:
             try:
                 return await once()
@@ -139,6 +139,9 @@ class AsyncApi:
                 error.__cause__ = lost
             except SandboxdError as told:
                 error = told
+            if patience is None:
+                until = runtime.now() + self.patience_s
+                patience = Patience(deadline=until if deadline is None else min(until, deadline))
             pause = patience.pause(error, safe=call.safe, now=runtime.now())
             if pause is None:
                 raise error

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from types import TracebackType
 from typing import Self, Unpack
 
 from sandboxd_client._async.api import PATIENCE_S, AsyncApi
-from sandboxd_client._async.leasing import AsyncPlace
+from sandboxd_client._async.following import follow
+from sandboxd_client._async.groups import AsyncGroup
+from sandboxd_client._async.leasing import lease_group, lease_one
+from sandboxd_client._async.runs import AsyncRun
 from sandboxd_client._async.sandbox import AsyncSandbox, every_page
 from sandboxd_client._core.calls import ROUND_S, Call, encode, path_of, silence_for
 from sandboxd_client._core.fields import needed
 from sandboxd_client._core.settings import address_of, key_of
 from sandboxd_client._runtime import aio as runtime
 from sandboxd_client._runtime.aio import AsyncOpening
+from sandboxd_client._sync.api import Api
 from sandboxd_client.options import LeaseOptions
 from sandboxd_client.records import (
+    Event,
     ImageInfo,
     PoolInfo,
     Released,
+    RunInfo,
     SandboxInfo,
     TemplateInfo,
     VersionInfo,
@@ -34,7 +40,8 @@ class AsyncSandboxd:
 
     url, key: else SANDBOXD_API_URL and SANDBOXD_API_KEY, else `http://127.0.0.1:8420` and no key.
     tls: for https with certificates of your own. connections: at most so many; further calls
-    wait for one. patience_s: how long a call goes on trying while no daemon answers.
+    wait for one, but for those that give something back. patience_s: how long a call goes on trying
+    while no daemon answers.
 
     Makes no connection until the first call. Leaving its `with` closes connections, releases
     nothing. Safe after fork and from several event loops (the synchronous twin: threads).
@@ -49,11 +56,9 @@ class AsyncSandboxd:
         connections: int = _CONNECTIONS,
         patience_s: float = PATIENCE_S,
     ) -> None:
+        self._address, self._key = address_of(url, tls=tls), key_of(key)
         self._api = AsyncApi(
-            address_of(url, tls=tls),
-            key=key_of(key),
-            connections=connections,
-            patience_s=patience_s,
+            self._address, key=self._key, connections=connections, patience_s=patience_s
         )
 
     def __repr__(self) -> str:
@@ -75,6 +80,27 @@ class AsyncSandboxd:
         queue, and gives back what it may have been given.
         """
         return AsyncOpening(self._lease(template, options))
+
+    def group(
+        self,
+        template: str | None = None,
+        *,
+        count: int,
+        rollout_ids: Sequence[str] | None = None,
+        **options: Unpack[LeaseOptions],
+    ) -> AsyncOpening[AsyncGroup]:
+        """Lease several sandboxes at once, all or none: `await` it to hold them, or enter it to
+        have them released as well. It is a sequence of sandboxes.
+
+        rollout_ids: one for each, in their order. options: as for `lease`; `group_id` names the
+        group, and the same one gives the same group. Raises as `lease` does, with why the group
+        came to nothing where one of it could not be had, and BadRequest for more than the pool may
+        have. Cancelled while it waits: nothing of it is left.
+        """
+        more: dict[str, object] = {"count": count}
+        if rollout_ids is not None:
+            more["rollout_ids"] = list(rollout_ids)
+        return AsyncOpening(self._group(template, options, more))
 
     def sandbox(self, sandbox_id: str) -> AsyncSandbox:
         """A sandbox that was leased before, by its id. Asks nothing yet.
@@ -110,8 +136,35 @@ class AsyncSandboxd:
     ) -> Released:
         """Release every sandbox that matches all of what is given, at least one thing."""
         query = {"run_id": run_id, "group_id": group_id, "label": _pairs(labels)}
-        call = Call(method="DELETE", path=path_of("sandboxes", query=query), safe=True)
+        path = path_of("sandboxes", query=query)
+        call = Call(method="DELETE", path=path, safe=True, ends=True)
         return Released.from_json(await self._api.json(call))
+
+    def run(self, run_id: str, *, ttl_s: float = 30.0) -> AsyncRun:
+        """A run: enter it, and its heartbeat keeps the sandboxes that are leased with its `run_id`
+        for as long as this process lives; leaving it releases them all.
+
+        ttl_s: 1 to 3600; after so long without a heartbeat the daemon ends what the run holds.
+        """
+        # The heart beats in a thread, and so needs connections of its own.
+        beating = Api(self._address, key=self._key, connections=1, patience_s=ttl_s / 3)
+        return AsyncRun(self._api, beating, run_id=run_id, ttl_s=ttl_s)
+
+    async def runs(self, *, state: str | None = None) -> list[RunInfo]:
+        """This key's runs, newest first: the active ones, unless a `state` is named."""
+        found = await every_page(self._api, ("runs",), "runs", query={"state": state})
+        return [RunInfo.from_json(told) for told in found]
+
+    def events(
+        self, *, run_id: str | None = None, after: str | None = None
+    ) -> AsyncGenerator[Event, None]:
+        """What happens to this key's leases and runs, and to pools and images, as it happens.
+
+        after: the `id` of the last event that was seen, within the hour that is kept; else it
+        begins now. A cut line is followed again, each event comes once; a restart of the daemon
+        is told as a `gap`. It never ends by itself: to leave early, use `aclosing`.
+        """
+        return follow(self._api, run_id=run_id, after=after)
 
     async def templates(self) -> list[TemplateInfo]:
         """The kinds of sandbox that can be leased by name."""
@@ -181,8 +234,15 @@ class AsyncSandboxd:
         told = await self._api.json(call)
         return [ImageInfo.from_json(image) for image in needed(told, "images")]
 
+    async def _group(
+        self, template: str | None, options: LeaseOptions, more: Mapping[str, object]
+    ) -> AsyncGroup:
+        group_id, granted = await lease_group(self._api, template, options, more)
+        sandboxes = [AsyncSandbox(self._api, info.id, granted=info) for info in granted]
+        return AsyncGroup(self._api, group_id, sandboxes)
+
     async def _lease(self, template: str | None, options: LeaseOptions) -> AsyncSandbox:
-        granted = await AsyncPlace(self._api, template, options).granted()
+        granted = await lease_one(self._api, template, options)
         return AsyncSandbox(self._api, granted.id, granted=granted)
 
 

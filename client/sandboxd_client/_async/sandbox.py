@@ -144,6 +144,7 @@ class AsyncSandbox:
             path=path_of("sandboxes", self.id, "renew"),
             body=encode({"timeout_s": timeout_s}),
             safe=True,
+            ends=True,
         )
         return SandboxInfo.from_json(await self._api.json(call))
 
@@ -163,7 +164,8 @@ class AsyncSandbox:
         wait_s: wait that long until it is gone from the machine.
         """
         path = path_of("sandboxes", self.id, query={"wait_s": wait_s})
-        call = Call(method="DELETE", path=path, safe=True, silence_s=silence_for(wait_s))
+        ends = not wait_s  # one that waits is not short
+        call = Call(method="DELETE", path=path, safe=True, silence_s=silence_for(wait_s), ends=ends)
         return SandboxInfo.from_json(await self._api.json(call))
 
     async def token(

@@ -56,7 +56,8 @@ class AsyncShell:
 
     async def aclose(self) -> None:
         """End the shell and what runs in it. Idempotent."""
-        await self._api.json(Call(method="DELETE", path=path_of(*self._parts), safe=True))
+        call = Call(method="DELETE", path=path_of(*self._parts), safe=True, ends=True)
+        await self._api.json(call)
 
     async def __aenter__(self) -> Self:
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -28,6 +29,7 @@ _INPUT = b"\0"  # how a frame of input begins
 _PIECE_BYTES = 1 << 15  # a piece that is cut is sent again as a whole
 _SILENCE_S = 60.0  # the daemon pings every 20 s: after three it is cut
 _STEADY_S = 10.0  # a line that lived so long was sound: what cuts it is news
+_SETTLE_S = 5.0  # for a command to take what was sent last
 _FIRST_LOOK_S, _LONGEST_LOOK_S = 0.01, 0.5
 
 
@@ -47,7 +49,8 @@ class AsyncTerminal:
 
     Events come in order, each byte once, until `Ended`; connections that are cut are opened again
     and go on where they were. One task reads, another may send. Leaving its `with` ends nothing:
-    the command runs on. Their `seq` is 0.
+    the command runs on, and is given what was sent, unless it takes none of it for 5 s. Their `seq`
+    is 0.
     """
 
     def __init__(
@@ -91,8 +94,12 @@ class AsyncTerminal:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._held is not None:
-            await self._held.socket.aclose()
+        if self._held is None:
+            return
+        await self._held.socket.aclose()
+        if kind is None and self._tail is not None and not self._ended:
+            with runtime.shielded(_SETTLE_S), suppress(SandboxdError):
+                await self._settle()
 
     def __aiter__(self) -> Self:
         return self
@@ -149,7 +156,8 @@ class AsyncTerminal:
         It does not wait behind input. Not sent again if the answer is lost: ApiUnreachable.
         """
         path = path_of(*self._parts, "signal")
-        told = await self._api.json(Call(method="POST", path=path, body=encode({"signal": name})))
+        call = Call(method="POST", path=path, body=encode({"signal": name}), ends=True)
+        told = await self._api.json(call)
         return bool(told.get("delivered", True))
 
     @property
@@ -232,6 +240,16 @@ class AsyncTerminal:
             except OSError as lost:
                 await self._mend(line, lost)
 
+    async def _settle(self) -> None:
+        """Hand over what was on its way when the line was closed. What was taken is skipped."""
+        tail = self._tail
+        assert tail is not None
+        await self._confirm()
+        rest = tail.piece_at(tail.start, limit=tail.end - tail.start)
+        if rest is not None:
+            query = {"offset": tail.start, "eof": tail.eof}
+            await self._api.json(self._input(rest, query=query))
+
     async def _confirm(self) -> None:
         """Let go of what was taken, so that the next line carries no more than it must."""
         if self._tail is not None:
@@ -242,10 +260,12 @@ class AsyncTerminal:
 
     async def _taken(self) -> int:
         """How many bytes of input the command has been given in all."""
-        path = path_of(*self._parts, "stdin")
+        return int(needed(await self._api.json(self._input(b"")), "offset"))
+
+    def _input(self, data: bytes, *, query: dict[str, Any] | None = None) -> Call:
+        path = path_of(*self._parts, "stdin", query=query or {})
         kind = "application/octet-stream"
-        call = Call(method="POST", path=path, body=b"", content_type=kind, safe=True)
-        return int(needed(await self._api.json(call), "offset"))
+        return Call(method="POST", path=path, body=data, content_type=kind, safe=True)
 
     # --------------------------------------------------------------------------------- lines
 

@@ -18,6 +18,7 @@ from sandboxd_client._core.settings import Address
 from sandboxd_client._runtime import aio as runtime
 
 _CLOSE_S = 5.0
+_RESERVE = 64  # connections beyond the limit, for calls that give something back
 
 T = TypeVar("T")
 
@@ -39,9 +40,14 @@ class AsyncPool:
 
     def __init__(self, *, limit: int) -> None:
         self.closed = False
-        self.slots = runtime.Slots(limit)
+        self._slots = runtime.Slots(limit)
+        self._reserve = runtime.Slots(_RESERVE)
         self.idle: IdleConnections[AsyncHeld] = IdleConnections()
         self.guard: AbstractContextManager[object] = runtime.guard()
+
+    def slots_of(self, call: Call) -> runtime.Slots:
+        """Where a call waits for its turn."""
+        return self._reserve if call.ends else self._slots
 
     def take(self) -> tuple[AsyncHeld | None, list[AsyncHeld]]:
         """The best connection at rest, if one is sound, and those to close."""
@@ -67,10 +73,13 @@ class AsyncPool:
 class AsyncExchange:
     """An answer that has begun, and the connection it comes on. Close it, whatever happens."""
 
-    __slots__ = ("_held", "_pool", "response")
+    __slots__ = ("_call", "_held", "_pool", "response")
 
-    def __init__(self, pool: AsyncPool, held: AsyncHeld, response: AsyncResponse) -> None:
+    def __init__(
+        self, pool: AsyncPool, call: Call, held: AsyncHeld, response: AsyncResponse
+    ) -> None:
         self._pool = pool
+        self._call = call
         self._held: AsyncHeld | None = held
         self.response = response
 
@@ -78,7 +87,7 @@ class AsyncExchange:
         """Give the connection back if the answer was read to its end, else close it. Idempotent."""
         held, self._held = self._held, None
         if held is not None:
-            await _lay_down(self._pool, held)
+            await _lay_down(self._pool, self._call, held)
 
 
 class AsyncTransport:
@@ -128,7 +137,8 @@ class AsyncTransport:
                 call.body if body is None else body(),
             )
 
-        return AsyncExchange(*await self._on_a_line(call, begin))
+        pool, held, response = await self._on_a_line(call, begin)
+        return AsyncExchange(pool, call, held, response)
 
     async def ask(self, call: Call, *, limit: int) -> tuple[int, Headers, bytes]:
         """Send a short request and read its whole answer of at most `limit` bytes.
@@ -146,7 +156,7 @@ class AsyncTransport:
             )
 
         pool, held, answer = await self._on_a_line(call, exchange)
-        await _lay_down(pool, held)
+        await _lay_down(pool, call, held)
         return answer
 
     async def upgrade(self, call: Call, headers: Headers) -> tuple[AsyncHeld, AsyncResponse]:
@@ -171,7 +181,8 @@ class AsyncTransport:
         What is returned holds a slot of the pool.
         """
         pool = self._pool()
-        await pool.slots.acquire()
+        slots = pool.slots_of(call)
+        await slots.acquire()
         held, old = pool.take()
         if old:
             await _close_all(old)
@@ -183,7 +194,7 @@ class AsyncTransport:
                 if lost.sent and not call.safe:
                     raise
             await _close_all(pool.clear())
-            await pool.slots.acquire()
+            await slots.acquire()
         return await self._try(pool, None, call, act)
 
     async def _try(
@@ -200,7 +211,7 @@ class AsyncTransport:
             held.line.silence_s, held.line.at_rest = call.silence_s, True
             return pool, held, await act(held)
         except BaseException:
-            await _discard(pool, held)
+            await _discard(pool, call, held)
             raise
 
     async def _open(self, call: Call) -> AsyncHeld:
@@ -230,17 +241,17 @@ class AsyncTransport:
             await _close_all(pool.clear())
 
 
-async def _lay_down(pool: AsyncPool, held: AsyncHeld) -> None:
+async def _lay_down(pool: AsyncPool, call: Call, held: AsyncHeld) -> None:
     """Keep a connection for the next call if it is fit for one."""
     if held.connection.idle and not pool.closed:
         pool.put(held)
-        pool.slots.release()
+        pool.slots_of(call).release()
     else:
-        await _discard(pool, held)
+        await _discard(pool, call, held)
 
 
-async def _discard(pool: AsyncPool, held: AsyncHeld | None) -> None:
-    pool.slots.release()
+async def _discard(pool: AsyncPool, call: Call, held: AsyncHeld | None) -> None:
+    pool.slots_of(call).release()
     if held is not None:
         await _close_all([held])
 

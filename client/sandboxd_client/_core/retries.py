@@ -36,7 +36,7 @@ class Patience:
 
         safe: the request may be sent again although it may have arrived.
         """
-        if not isinstance(error, _PASSING) or not (error.retry_safe or safe):
+        if not _passes(error) or not (error.retry_safe or safe):
             return None
         growing = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0**self._tries)
         self._tries += 1
@@ -52,4 +52,11 @@ class Patience:
         self._tries = 0
 
 
+def _passes(error: SandboxdError) -> bool:
+    of_a_proxy = error.status if isinstance(error, ApiUnreachable) else None
+    return isinstance(error, _PASSING) and of_a_proxy not in _REFUSALS
+
+
+# What a proxy of ours answers by itself, and will answer again: a body too large, say.
+_REFUSALS = frozenset({400, 401, 403, 405, 407, 411, 413, 414, 415, 431})
 _CHANCE = random.Random()  # noqa: S311 - spreads load, guards nothing

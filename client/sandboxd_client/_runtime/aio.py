@@ -188,7 +188,10 @@ E = TypeVar("E", bound=Enterable)
 
 
 class AsyncOpening(Generic[E]):
-    """Something being opened: `await` it, or `async with` it to have it ended as well."""
+    """Something being opened: `await` it, or `async with` it to have it ended as well.
+
+    It is opened once: whoever awaits or enters it again gets the same.
+    """
 
     __slots__ = ("_opened", "_opening")
 
@@ -197,11 +200,15 @@ class AsyncOpening(Generic[E]):
         self._opened: E | None = None
 
     def __await__(self) -> Generator[Any, Any, E]:
-        return self._opening.__await__()
+        return self._open().__await__()
+
+    async def _open(self) -> E:
+        if self._opened is None:
+            self._opened = await self._opening
+        return self._opened
 
     async def __aenter__(self) -> E:
-        self._opened = await self._opening
-        return await self._opened.__aenter__()
+        return await (await self._open()).__aenter__()
 
     async def __aexit__(
         self,

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from types import TracebackType
 from typing import Self, Unpack
 
@@ -14,13 +14,18 @@ from sandboxd_client._core.fields import needed
 from sandboxd_client._core.settings import address_of, key_of
 from sandboxd_client._runtime import sio as runtime
 from sandboxd_client._sync.api import PATIENCE_S, Api
-from sandboxd_client._sync.leasing import Place
+from sandboxd_client._sync.following import follow
+from sandboxd_client._sync.groups import Group
+from sandboxd_client._sync.leasing import lease_group, lease_one
+from sandboxd_client._sync.runs import Run
 from sandboxd_client._sync.sandbox import Sandbox, every_page
 from sandboxd_client.options import LeaseOptions
 from sandboxd_client.records import (
+    Event,
     ImageInfo,
     PoolInfo,
     Released,
+    RunInfo,
     SandboxInfo,
     TemplateInfo,
     VersionInfo,
@@ -35,7 +40,8 @@ class Sandboxd:
 
     url, key: else SANDBOXD_API_URL and SANDBOXD_API_KEY, else `http://127.0.0.1:8420` and no key.
     tls: for https with certificates of your own. connections: at most so many; further calls
-    wait for one. patience_s: how long a call goes on trying while no daemon answers.
+    wait for one, but for those that give something back. patience_s: how long a call goes on trying
+    while no daemon answers.
 
     Makes no connection until the first call. Leaving its `with` closes connections, releases
     nothing. Safe after fork and from several event loops (the synchronous twin: threads).
@@ -50,11 +56,9 @@ class Sandboxd:
         connections: int = _CONNECTIONS,
         patience_s: float = PATIENCE_S,
     ) -> None:
+        self._address, self._key = address_of(url, tls=tls), key_of(key)
         self._api = Api(
-            address_of(url, tls=tls),
-            key=key_of(key),
-            connections=connections,
-            patience_s=patience_s,
+            self._address, key=self._key, connections=connections, patience_s=patience_s
         )
 
     def __repr__(self) -> str:
@@ -74,6 +78,27 @@ class Sandboxd:
         queue, and gives back what it may have been given.
         """
         return self._lease(template, options)
+
+    def group(
+        self,
+        template: str | None = None,
+        *,
+        count: int,
+        rollout_ids: Sequence[str] | None = None,
+        **options: Unpack[LeaseOptions],
+    ) -> Group:
+        """Lease several sandboxes at once, all or none: `await` it to hold them, or enter it to
+        have them released as well. It is a sequence of sandboxes.
+
+        rollout_ids: one for each, in their order. options: as for `lease`; `group_id` names the
+        group, and the same one gives the same group. Raises as `lease` does, with why the group
+        came to nothing where one of it could not be had, and BadRequest for more than the pool may
+        have. Cancelled while it waits: nothing of it is left.
+        """
+        more: dict[str, object] = {"count": count}
+        if rollout_ids is not None:
+            more["rollout_ids"] = list(rollout_ids)
+        return self._group(template, options, more)
 
     def sandbox(self, sandbox_id: str) -> Sandbox:
         """A sandbox that was leased before, by its id. Asks nothing yet.
@@ -109,8 +134,35 @@ class Sandboxd:
     ) -> Released:
         """Release every sandbox that matches all of what is given, at least one thing."""
         query = {"run_id": run_id, "group_id": group_id, "label": _pairs(labels)}
-        call = Call(method="DELETE", path=path_of("sandboxes", query=query), safe=True)
+        path = path_of("sandboxes", query=query)
+        call = Call(method="DELETE", path=path, safe=True, ends=True)
         return Released.from_json(self._api.json(call))
+
+    def run(self, run_id: str, *, ttl_s: float = 30.0) -> Run:
+        """A run: enter it, and its heartbeat keeps the sandboxes that are leased with its `run_id`
+        for as long as this process lives; leaving it releases them all.
+
+        ttl_s: 1 to 3600; after so long without a heartbeat the daemon ends what the run holds.
+        """
+        # The heart beats in a thread, and so needs connections of its own.
+        beating = Api(self._address, key=self._key, connections=1, patience_s=ttl_s / 3)
+        return Run(self._api, beating, run_id=run_id, ttl_s=ttl_s)
+
+    def runs(self, *, state: str | None = None) -> list[RunInfo]:
+        """This key's runs, newest first: the active ones, unless a `state` is named."""
+        found = every_page(self._api, ("runs",), "runs", query={"state": state})
+        return [RunInfo.from_json(told) for told in found]
+
+    def events(
+        self, *, run_id: str | None = None, after: str | None = None
+    ) -> Generator[Event, None, None]:
+        """What happens to this key's leases and runs, and to pools and images, as it happens.
+
+        after: the `id` of the last event that was seen, within the hour that is kept; else it
+        begins now. A cut line is followed again, each event comes once; a restart of the daemon
+        is told as a `gap`. It never ends by itself: to leave early, use `aclosing`.
+        """
+        return follow(self._api, run_id=run_id, after=after)
 
     def templates(self) -> list[TemplateInfo]:
         """The kinds of sandbox that can be leased by name."""
@@ -178,8 +230,15 @@ class Sandboxd:
         told = self._api.json(call)
         return [ImageInfo.from_json(image) for image in needed(told, "images")]
 
+    def _group(
+        self, template: str | None, options: LeaseOptions, more: Mapping[str, object]
+    ) -> Group:
+        group_id, granted = lease_group(self._api, template, options, more)
+        sandboxes = [Sandbox(self._api, info.id, granted=info) for info in granted]
+        return Group(self._api, group_id, sandboxes)
+
     def _lease(self, template: str | None, options: LeaseOptions) -> Sandbox:
-        granted = Place(self._api, template, options).granted()
+        granted = lease_one(self._api, template, options)
         return Sandbox(self._api, granted.id, granted=granted)
 
 

@@ -8,7 +8,7 @@ Cancelled at any point, it leaves nothing waiting or leased behind.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from sandboxd_client._core.calls import ROUND_S, SILENCE_S, Call, encode, path_of
 from sandboxd_client._core.fields import needed
@@ -35,19 +35,26 @@ class Place:
     when all is done, and a refusal leaves that key free for the caller's next try.
     """
 
-    def __init__(self, api: Api, template: str | None, options: LeaseOptions) -> None:
-        wait_s = options.get("wait_timeout_s")
+    ROOM: ClassVar[str] = "sandboxes"  # where such things are asked for
+    KIND: ClassVar[str] = "lease"
+    KEY: ClassVar[str] = "idempotency_key"  # the field that names the request
+    ID: ClassVar[str] = "id"  # the field that names what came of it
+
+    def __init__(
+        self, api: Api, body: dict[str, Any], *, wait_s: float | None, own_key: bool
+    ) -> None:
         self._api = api
         self._wait_s = WAIT_S if wait_s is None else wait_s
-        self._own_key = not options.get("idempotency_key")
-        self._body = lease_body(template, options, key=options.get("idempotency_key") or "")
+        self._own_key = own_key
+        self._body = body
         if self._own_key:
-            self._body |= {"wait": False, "idempotency_key": fresh_id("lease")}
-        self._sandbox_id: str | None = None
+            self._body |= {"wait": False, self.KEY: fresh_id(self.KIND)}
+        self._id: str | None = None
         self._settled = False  # nothing of ours can be waiting, or leased, at the daemon
 
-    def granted(self) -> SandboxInfo:
-        """Wait for the lease. Raises the typed error when there is none within the wait.
+    def granted(self) -> dict[str, Any]:
+        """Wait for the lease, as the daemon tells it. Raises the typed error when there is none
+        within the wait.
 
         Cancelled, or with the answer lost for good: what the daemon may have given is given back,
         unless the caller chose the key and so can ask for it again.
@@ -61,7 +68,7 @@ class Place:
                     self._give_back()
             raise
 
-    def _until(self, deadline: float) -> SandboxInfo:
+    def _until(self, deadline: float) -> dict[str, Any]:
         patience = Patience(deadline=deadline)
         while True:
             try:
@@ -81,45 +88,95 @@ class Place:
     def _start_anew(self, deadline: float) -> None:
         """Ask for another sandbox in the time that is left: the last one came to nothing."""
         left_s = max(0.0, deadline - runtime.now())
-        self._body |= {"wait_timeout_s": left_s, "idempotency_key": fresh_id("lease")}
-        self._sandbox_id, self._settled = None, False
+        self._body |= {"wait_timeout_s": left_s, self.KEY: fresh_id(self.KIND)}
+        self._id, self._settled = None, False
 
-    def _one_try(self, deadline: float) -> SandboxInfo:
+    def _one_try(self, deadline: float) -> dict[str, Any]:
         told = self._ask(deadline=deadline)
-        while needed(told, "state") in _WAITING:
-            self._sandbox_id = needed(told, "id")
+        while any(needed(each, "state") in _WAITING for each in self._sandboxes(told)):
+            self._id = needed(told, self.ID)
             if runtime.now() > deadline + _GRACE_S:
-                raise Capacity("no sandbox became free in time", problem=_queue_of(told))
-            path = path_of("sandboxes", needed(told, "id"), query={"wait_s": ROUND_S})
+                queue = _queue_of(self._sandboxes(told)[-1])
+                raise Capacity("no sandbox became free in time", problem=queue)
+            path = path_of(self.ROOM, self._id, query={"wait_s": ROUND_S})
             told = self._api.json(Call(method="GET", path=path, safe=True))
-        if told["state"] in {"ending", "ended"}:
+        ended = [each for each in self._sandboxes(told) if each["state"] in {"ending", "ended"}]
+        if len(ended) == len(self._sandboxes(told)):
             self._settled = True
-            raise error_from_end(told.get("end") or {}, sandbox_id=needed(told, "id"))
-        return SandboxInfo.from_json(told)
+            raise error_from_end(ended[0].get("end") or {}, sandbox_id=needed(ended[0], "id"))
+        return told
 
-    def _ask(self, *, deadline: float) -> dict[str, Any]:
+    def _sandboxes(self, told: dict[str, Any]) -> list[dict[str, Any]]:
+        """What was asked for, one by one."""
+        return [told]
+
+    def _ask(self, *, deadline: float, ends: bool = False) -> dict[str, Any]:
         silence_s = SILENCE_S if self._own_key else max(SILENCE_S, self._wait_s + _GRACE_S)
         call = Call(
             method="POST",
-            path=path_of("sandboxes"),
+            path=path_of(self.ROOM),
             body=encode(self._body),
             safe=True,
             silence_s=silence_s,
+            ends=ends,
         )
-        patient_until = runtime.now() + self._api.patience_s
-        return self._api.json(call, deadline=min(deadline, patient_until))
+        return self._api.json(call, deadline=deadline)
 
     def _give_back(self) -> None:
         """Release what the daemon may have given us; if that fails, the lease's clocks will."""
         try:
-            if self._sandbox_id is None:
+            if self._id is None:
                 # The answer that had the id was lost; under the same key it comes again.
-                told = self._ask(deadline=runtime.now() + _ABANDON_S)
-                self._sandbox_id = needed(told, "id")
-            path = path_of("sandboxes", str(self._sandbox_id))
-            self._api.json(Call(method="DELETE", path=path, safe=True))
+                told = self._ask(deadline=runtime.now() + _ABANDON_S, ends=True)
+                self._id = needed(told, self.ID)
+            path = path_of(self.ROOM, str(self._id))
+            self._api.json(Call(method="DELETE", path=path, safe=True, ends=True))
         except SandboxdError:
             return
+
+
+class GroupPlace(Place):
+    """The same for several sandboxes, all or none."""
+
+    ROOM = "groups"
+    KIND = "group"
+    KEY = "group_id"
+    ID = "group_id"
+
+    def _sandboxes(self, told: dict[str, Any]) -> list[dict[str, Any]]:
+        sandboxes: list[dict[str, Any]] = needed(told, "sandboxes")
+        return sandboxes
+
+
+def lease_one(api: Api, template: str | None, options: LeaseOptions) -> SandboxInfo:
+    """Lease a sandbox; see `Place`."""
+    key = options.get("idempotency_key") or ""
+    place = Place(
+        api,
+        lease_body(template, options, key=key),
+        wait_s=options.get("wait_timeout_s"),
+        own_key=not key,
+    )
+    return SandboxInfo.from_json(place.granted())
+
+
+def lease_group(
+    api: Api, template: str | None, options: LeaseOptions, more: Mapping[str, Any]
+) -> tuple[str, list[SandboxInfo]]:
+    """Lease a group; its id and its sandboxes. more: what its body has besides."""
+    key = options.get("idempotency_key") or ""
+    body = {**lease_body(template, options, key=key), **more}
+    if not key:
+        del body["idempotency_key"]
+    place = GroupPlace(
+        api,
+        body,
+        wait_s=options.get("wait_timeout_s"),
+        own_key=not (key or options.get("group_id")),
+    )
+    told = place.granted()
+    sandboxes = [SandboxInfo.from_json(each) for each in needed(told, "sandboxes")]
+    return needed(told, "group_id"), sandboxes
 
 
 def _is_an_answer(error: SandboxdError) -> bool:

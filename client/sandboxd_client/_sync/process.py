@@ -76,9 +76,8 @@ class Process:
 
         Not sent again if the answer is lost: that raises ApiUnreachable.
         """
-        call = Call(
-            method="POST", path=path_of(*self._parts, "signal"), body=encode({"signal": name})
-        )
+        path = path_of(*self._parts, "signal")
+        call = Call(method="POST", path=path, body=encode({"signal": name}), ends=True)
         told = self._api.json(call)
         return bool(told.get("delivered", True))
 

@@ -143,6 +143,7 @@ class Sandbox:
             path=path_of("sandboxes", self.id, "renew"),
             body=encode({"timeout_s": timeout_s}),
             safe=True,
+            ends=True,
         )
         return SandboxInfo.from_json(self._api.json(call))
 
@@ -162,7 +163,8 @@ class Sandbox:
         wait_s: wait that long until it is gone from the machine.
         """
         path = path_of("sandboxes", self.id, query={"wait_s": wait_s})
-        call = Call(method="DELETE", path=path, safe=True, silence_s=silence_for(wait_s))
+        ends = not wait_s  # one that waits is not short
+        call = Call(method="DELETE", path=path, safe=True, silence_s=silence_for(wait_s), ends=ends)
         return SandboxInfo.from_json(self._api.json(call))
 
     def token(self, rights: Literal["use", "read"] = "use", *, ttl_s: float = 3600) -> SandboxToken:

@@ -58,7 +58,8 @@ class Shell:
 
     def close(self) -> None:
         """End the shell and what runs in it. Idempotent."""
-        self._api.json(Call(method="DELETE", path=path_of(*self._parts), safe=True))
+        call = Call(method="DELETE", path=path_of(*self._parts), safe=True, ends=True)
+        self._api.json(call)
 
     def __enter__(self) -> Self:
         return self

@@ -20,6 +20,7 @@ from sandboxd_client._core.settings import Address
 from sandboxd_client._runtime import sio as runtime
 
 _CLOSE_S = 5.0
+_RESERVE = 64  # connections beyond the limit, for calls that give something back
 
 T = TypeVar("T")
 
@@ -41,9 +42,14 @@ class Pool:
 
     def __init__(self, *, limit: int) -> None:
         self.closed = False
-        self.slots = runtime.Slots(limit)
+        self._slots = runtime.Slots(limit)
+        self._reserve = runtime.Slots(_RESERVE)
         self.idle: IdleConnections[Held] = IdleConnections()
         self.guard: AbstractContextManager[object] = runtime.guard()
+
+    def slots_of(self, call: Call) -> runtime.Slots:
+        """Where a call waits for its turn."""
+        return self._reserve if call.ends else self._slots
 
     def take(self) -> tuple[Held | None, list[Held]]:
         """The best connection at rest, if one is sound, and those to close."""
@@ -69,10 +75,11 @@ class Pool:
 class Exchange:
     """An answer that has begun, and the connection it comes on. Close it, whatever happens."""
 
-    __slots__ = ("_held", "_pool", "response")
+    __slots__ = ("_call", "_held", "_pool", "response")
 
-    def __init__(self, pool: Pool, held: Held, response: Response) -> None:
+    def __init__(self, pool: Pool, call: Call, held: Held, response: Response) -> None:
         self._pool = pool
+        self._call = call
         self._held: Held | None = held
         self.response = response
 
@@ -80,7 +87,7 @@ class Exchange:
         """Give the connection back if the answer was read to its end, else close it. Idempotent."""
         held, self._held = self._held, None
         if held is not None:
-            _lay_down(self._pool, held)
+            _lay_down(self._pool, self._call, held)
 
 
 class Transport:
@@ -130,7 +137,8 @@ class Transport:
                 call.body if body is None else body(),
             )
 
-        return Exchange(*self._on_a_line(call, begin))
+        pool, held, response = self._on_a_line(call, begin)
+        return Exchange(pool, call, held, response)
 
     def ask(self, call: Call, *, limit: int) -> tuple[int, Headers, bytes]:
         """Send a short request and read its whole answer of at most `limit` bytes.
@@ -148,7 +156,7 @@ class Transport:
             )
 
         pool, held, answer = self._on_a_line(call, exchange)
-        _lay_down(pool, held)
+        _lay_down(pool, call, held)
         return answer
 
     def upgrade(self, call: Call, headers: Headers) -> tuple[Held, Response]:
@@ -171,7 +179,8 @@ class Transport:
         What is returned holds a slot of the pool.
         """
         pool = self._pool()
-        pool.slots.acquire()
+        slots = pool.slots_of(call)
+        slots.acquire()
         held, old = pool.take()
         if old:
             _close_all(old)
@@ -183,7 +192,7 @@ class Transport:
                 if lost.sent and not call.safe:
                     raise
             _close_all(pool.clear())
-            pool.slots.acquire()
+            slots.acquire()
         return self._try(pool, None, call, act)
 
     def _try(
@@ -200,7 +209,7 @@ class Transport:
             held.line.silence_s, held.line.at_rest = call.silence_s, True
             return pool, held, act(held)
         except BaseException:
-            _discard(pool, held)
+            _discard(pool, call, held)
             raise
 
     def _open(self, call: Call) -> Held:
@@ -230,17 +239,17 @@ class Transport:
             _close_all(pool.clear())
 
 
-def _lay_down(pool: Pool, held: Held) -> None:
+def _lay_down(pool: Pool, call: Call, held: Held) -> None:
     """Keep a connection for the next call if it is fit for one."""
     if held.connection.idle and not pool.closed:
         pool.put(held)
-        pool.slots.release()
+        pool.slots_of(call).release()
     else:
-        _discard(pool, held)
+        _discard(pool, call, held)
 
 
-def _discard(pool: Pool, held: Held | None) -> None:
-    pool.slots.release()
+def _discard(pool: Pool, call: Call, held: Held | None) -> None:
+    pool.slots_of(call).release()
     if held is not None:
         _close_all([held])
 

@@ -46,7 +46,7 @@ class Entrance:
 
     async def _exchange(self, place: Place, scope: Scope, receive: Receive, send: Send) -> None:
         caller: Principal = scope["state"]["principal"]
-        cut = scope["state"].pop("cut")  # which knows the scope in turn
+        cut = scope["state"]["cut"]
         ports, services = self._services.ports, self._services
         try:
             async with ports.open(place.sandbox_id, place.port, owner=caller.owner) as port:

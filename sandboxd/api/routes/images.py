@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from sandboxd.api import render
+from sandboxd.api.audited import about
 from sandboxd.api.paging import Cursor, Limit, page
 from sandboxd.api.schemas.operations import PrefetchBody
 from sandboxd.api.services import Services, services_of
@@ -49,6 +50,8 @@ async def prefetch_images(
     await _check(services, body.images)
     prefetcher = services.prefetcher
     prefetcher.begin(body.images)
+
+    about(request, images=body.images)
 
     async def wait() -> list[Image]:
         with anyio.move_on_after(wait_s):

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from sandboxd.api import render
+from sandboxd.api.audited import about
 from sandboxd.api.paging import Cursor, Limit, page
 from sandboxd.api.schemas.operations import PoolBody, SweepBody
 from sandboxd.api.services import here, services_of
@@ -65,6 +66,7 @@ async def adjust_pool(
             f"ready: {settings.ready} is over the pool's max {settings.max}",
             details={"field": "ready"},
         )
+    about(request, **body.model_dump(exclude_none=True))
     pool.adjust(settings, paused=pool.paused if body.paused is None else body.paused)
     return render.answer(asdict(pool.status()))
 
@@ -83,9 +85,11 @@ async def sweep(
                 "only the operator may end every lease: run `sandboxd sweep --all` beside it",
             )
         boxes = [box.box_id for pool in services.house.pools.values() for box in pool.stock]
+        about(request, boxes=boxes, dry_run=body.dry_run, all=True)
         left = 0 if body.dry_run else await services.clear()
         return render.answer({"dry_run": body.dry_run, "boxes": boxes, "left": left})
     orphans = await services.sweeper.sweep(dry_run=body.dry_run)
+    about(request, boxes=orphans, dry_run=body.dry_run)
     return render.answer({"dry_run": body.dry_run, "boxes": orphans, "left": 0})
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Annotated, Any
 
 import anyio
@@ -13,7 +11,8 @@ from pydantic_core import to_json
 from starlette.responses import Response
 
 from sandboxd.api import render
-from sandboxd.api.orders import forward_orders, network_of
+from sandboxd.api.audited import about
+from sandboxd.api.orders import wish_of
 from sandboxd.api.paging import Cursor, Limit, page
 from sandboxd.api.schemas.leases import GradingBody, LeaseBody, RenewBody, TokenBody
 from sandboxd.api.services import Services, here
@@ -24,10 +23,8 @@ from sandboxd.api.strict import StrictRoute
 from sandboxd.api.tokens import Grant
 from sandboxd.errors import SandboxdError
 from sandboxd.leases.tenancy import Tenancy
-from sandboxd.leases.terms import LeaseWish, resolve
-from sandboxd.model.claim import ClaimFile
+from sandboxd.leases.terms import resolve
 from sandboxd.model.lease import Lease, LeaseState, Phase
-from sandboxd.model.template import Resources
 from sandboxd.wire.codes import ErrorCode
 
 router = APIRouter(prefix="/v1/sandboxes", tags=["sandboxes"], route_class=StrictRoute)
@@ -36,9 +33,6 @@ WaitS = Annotated[float, Query(ge=0, le=3600)]
 
 # What an empty body stands for.
 _MOST, _USUAL = RenewBody(), TokenBody()
-
-# Accepted in the body because the contract fixes their names; refused until their rooms are built.
-_LATER = ("kernels", "mcp_servers")
 
 
 @router.post(
@@ -51,13 +45,14 @@ async def lease_sandbox(
     """Lease a sandbox: 201 when leased, 200 for a known idempotency key, 202 while it waits."""
     services, caller = here(request)
     direct = services.capabilities.direct_networks
-    order = resolve(_wish(body, services), services.templates, direct=direct)
+    order = resolve(wish_of(body, services), services.templates, direct=direct)
     owner = caller.owner or ""
     lease, new = await while_there(
         request, lambda: services.desk.granting.lease(order, owner=owner)
     )
     waiting = lease.state in {LeaseState.QUEUED, LeaseState.MAKING}
     status = 202 if waiting else 201 if new else 200
+    about(request, sandbox_id=lease.id, new=new)
     tenancy = services.desk.find(lease.id, owner=caller.owner)
     return render.answer(shown(tenancy, services), status=status)
 
@@ -103,20 +98,9 @@ async def release_sandboxes(
             ErrorCode.BAD_REQUEST, "give run_id, group_id or label: releasing all needs a filter"
         )
     where = _filter(run_id=run_id, group_id=group_id, labels=label)
-    released: list[str] = []
-    failed: list[str] = []
-
-    async def release(tenancy: Tenancy) -> None:
-        try:
-            await services.desk.release(tenancy.lease.id, owner=caller.owner)
-            released.append(tenancy.lease.id)
-        except SandboxdError:
-            failed.append(tenancy.lease.id)
-
-    async with anyio.create_task_group() as tasks:
-        for tenancy in services.desk.book.select(owner=caller.owner, where=where):
-            if not tenancy.lease.over:
-                tasks.start_soon(release, tenancy, name=f"release-{tenancy.lease.id}")
+    found = services.desk.book.select(owner=caller.owner, where=where)
+    released, failed = await services.desk.release_all(found, owner=caller.owner)
+    about(request, sandbox_ids=released, failed=failed)
     return render.answer({"released": released, "failed": failed})
 
 
@@ -194,6 +178,7 @@ async def mint_token(
     services.desk.look_at(sandbox_id, owner=caller.owner)
     expires_at = services.clock.now() + body.ttl_s
     grant = Grant(lease_id=sandbox_id, rights=body.rights, expires_at=expires_at)
+    about(request, rights=body.rights, expires_at=expires_at)
     token = services.tokens.mint(grant)
     url = f"{services.base_url}/s/{token}"
     return render.answer({"token": token, "url": url, "expires_at": expires_at}, status=201)
@@ -257,52 +242,3 @@ def _filter(
         )
 
     return matches
-
-
-def _wish(body: LeaseBody, services: Services) -> LeaseWish:
-    for name in _LATER:
-        if getattr(body, name):
-            raise SandboxdError(
-                ErrorCode.NOT_SUPPORTED,
-                f"{name} are not supported by this version",
-                details={"field": name},
-            )
-    digest = ""
-    if body.idempotency_key is not None:
-        digest = hashlib.sha256(to_json(body, bytes_mode="base64")).hexdigest()
-    return LeaseWish(
-        template=body.template or "",
-        image=body.image,
-        resources=_resources(body, services),
-        network=network_of(body.network),
-        forwards=forward_orders(body.forwards),
-        runtime=body.runtime,
-        env=body.env,
-        secrets=body.secrets,
-        files=tuple(
-            ClaimFile(path=path, data=file.data, mode=file.mode)
-            for path, file in body.files.items()
-        ),
-        workdir=body.workdir,
-        user=body.user,
-        labels=body.labels,
-        timeout_s=body.timeout_s,
-        idle_timeout_s=body.idle_timeout_s,
-        grading_s=body.grading_s,
-        wait_timeout_s=body.wait_timeout_s,
-        wait=body.wait,
-        run_id=body.run_id,
-        group_id=body.group_id,
-        rollout_id=body.rollout_id,
-        priority=body.priority,
-        idempotency_key=body.idempotency_key,
-        body_digest=digest,
-    )
-
-
-def _resources(body: LeaseBody, services: Services) -> Resources | None:
-    if body.resources is None:
-        return None
-    template = services.templates.get(body.template or "")
-    start = template.spec.resources if template is not None else Resources()
-    return replace(start, **body.resources.model_dump(exclude_none=True))

@@ -12,6 +12,7 @@ from sandboxd.api.services import services_of
 from sandboxd.api.shapes.operations import Version
 from sandboxd.api.shapes.parts import answers, raw
 from sandboxd.errors import SandboxdError
+from sandboxd.model.run import RunState
 from sandboxd.wire.codes import ErrorCode
 
 router = APIRouter(tags=["system"])
@@ -48,6 +49,8 @@ async def get_metrics(request: Request) -> Response:
         for state in ("ready", "making", "leased", "disposing"):
             metrics.sandboxes.labels(status.template, state).set(getattr(status, state))
         metrics.queue_length.labels(status.template).set(status.queued)
+    for run_state in RunState:
+        metrics.runs.labels(run_state).set(services.runs.count(run_state))
     return Response(metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
 

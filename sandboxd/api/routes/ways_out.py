@@ -8,6 +8,7 @@ from fastapi import APIRouter, Path, Request
 from starlette.responses import Response
 
 from sandboxd.api import render
+from sandboxd.api.audited import about
 from sandboxd.api.orders import forward_orders, network_of
 from sandboxd.api.routes.sandboxes import shown
 from sandboxd.api.schemas.leases import ForwardsBody, NetworkBody
@@ -30,7 +31,9 @@ async def set_network(request: Request, sandbox_id: str, body: NetworkBody) -> R
     """Another network for a leased sandbox. Connections that it does not allow are closed."""
     services, caller = here(request)
     tenancy = services.desk.look_at(sandbox_id, owner=caller.owner)
-    await services.desk.rewire(tenancy, Wiring(network=network_of(body.network)))
+    network = network_of(body.network)
+    about(request, network=network.kind if network is not None else None)
+    await services.desk.rewire(tenancy, Wiring(network=network))
     return render.answer(shown(tenancy, services))
 
 
@@ -44,6 +47,7 @@ async def add_forwards(request: Request, sandbox_id: str, body: ForwardsBody) ->
     """Forwards beside those there are; one with the same port takes its place."""
     services, caller = here(request)
     tenancy = services.desk.look_at(sandbox_id, owner=caller.owner)
+    about(request, ports=sorted(body.forwards))
     await services.desk.rewire(tenancy, Wiring(add=forward_orders(body.forwards)))
     return render.answer(_forwards(tenancy), status=201)
 

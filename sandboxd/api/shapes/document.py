@@ -6,6 +6,7 @@ from typing import Any
 
 from sandboxd.api.shapes.commands import ExecEvent
 from sandboxd.api.shapes.parts import Problem, Responses
+from sandboxd.api.shapes.runs import Event
 
 EVENTS: Responses = {
     200: {
@@ -20,7 +21,7 @@ def with_problems(document: dict[str, Any]) -> dict[str, Any]:
     schemas = document["components"]["schemas"]
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
-    for model in (Problem, ExecEvent):
+    for model in (Problem, ExecEvent, Event):
         schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
         schemas |= schema.pop("$defs", {})
         schemas[model.__name__] = schema

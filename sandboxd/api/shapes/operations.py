@@ -35,6 +35,34 @@ class Images(Page):
     images: list[Image]
 
 
+class QuotaBounds(BaseModel):
+    """What a key's leases may take together; null where there is no bound."""
+
+    leases: int | None
+    cpu: float | None
+    memory_mb: int | None
+    creates_per_minute: int | None
+
+
+class QuotaUse(BaseModel):
+    """What they take now; what has ended counts until its container is gone."""
+
+    leases: int
+    cpu: float
+    memory_mb: int
+
+
+class QuotaState(BaseModel):
+    """The quota of the key that asks."""
+
+    key: str = Field(description="The key's name.")
+    limits: QuotaBounds
+    used: QuotaUse
+    creates_left: int | None = Field(
+        description="Leases that may be asked for right now; null where there is no bound."
+    )
+
+
 class Version(BaseModel):
     """What this daemon is and can do."""
 

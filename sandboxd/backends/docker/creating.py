@@ -8,6 +8,7 @@ from typing import Any
 
 from sandboxd.backends.docker.labels import labels_of
 from sandboxd.backends.docker.reaching.way import Door
+from sandboxd.backends.parts.cpus import UNBOUND, Processors, write_list
 from sandboxd.backends.protocol import BoxOrder
 from sandboxd.guest.inside import (
     GUEST_INSIDE,
@@ -28,6 +29,7 @@ class ContainerPlan:
 
     image: the id, which cannot come to mean another image. user: the image's own, "" for root.
     env: the image's own, as NAME=VALUE.
+    processors: those that it is bound to.
     network: the engine's name of it. seccomp: a profile as this engine is told of it; empty:
     the engine's own stays.
     """
@@ -40,6 +42,8 @@ class ContainerPlan:
     door: Door
     network: str
     seccomp: str = ""
+    processors: Processors = UNBOUND
+    orphan_s: float = 3600.0
 
 
 def container_name(tag: str, box_id: str) -> str:
@@ -51,7 +55,7 @@ def container_body(plan: ContainerPlan) -> Body:
     """The whole body of the call that creates the container."""
     return {
         "Image": plan.image,
-        "Labels": labels_of(plan.order, plan.installation),
+        "Labels": labels_of(plan.order, plan.installation, plan.processors),
         # The guest is root and makes commands the image's user; names need not be in the image.
         "User": "0:0",
         "WorkingDir": "/",
@@ -76,6 +80,7 @@ def _kept_from_the_guest(env: tuple[str, ...]) -> list[str]:
 
 def _guest_arguments(plan: ContainerPlan) -> list[str]:
     words = ["serve", *plan.door.arguments, "--inherit-env"]
+    words += ["--orphan-limit", f"{plan.orphan_s:g}"]
     return [*words, "--user", plan.user] if plan.user else words
 
 
@@ -116,6 +121,7 @@ def _limits(plan: ContainerPlan) -> Body:
     memory = resources.memory_mb * _MIB
     return {
         "NanoCpus": int(resources.cpu * 1e9),
+        "CpusetCpus": write_list(plan.processors),
         "Memory": memory,
         "MemorySwap": memory,  # the two together: no swap beside the memory
         "PidsLimit": resources.pids + GUEST_PIDS,

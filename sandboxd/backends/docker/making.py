@@ -15,7 +15,7 @@ from anyio import CapacityLimiter, to_thread
 from sandboxd.backends.docker.creating import Body, ContainerPlan, container_body, container_name
 from sandboxd.backends.docker.engine import Engine, EngineRefused
 from sandboxd.backends.docker.imaging import DockerImages, ImageFacts
-from sandboxd.backends.docker.labels import labels_of, owned_by
+from sandboxd.backends.docker.labels import owned_by
 from sandboxd.backends.docker.networks import Networks
 from sandboxd.backends.docker.places import Places, conflict
 from sandboxd.backends.docker.reaching.way import EndedEarly, Reach
@@ -23,6 +23,7 @@ from sandboxd.backends.docker.records import BoxRecord, record_of_container
 from sandboxd.backends.docker.refusals import start_refused
 from sandboxd.backends.docker.removing import Remover
 from sandboxd.backends.docker.watching.judging import Judge
+from sandboxd.backends.parts.cpus import Cpus
 from sandboxd.backends.protocol import BoxOrder, Death
 from sandboxd.errors import SandboxdError
 from sandboxd.wire.codes import ErrorCode, Fault
@@ -37,14 +38,16 @@ _CONFLICT = 409
 class Ground:
     """What all boxes of an installation stand on. seccomp: as in ContainerPlan.
 
-    ready_timeout_s: from a box's first call to its guest's answer.
+    ready_timeout_s: from a box's first call to its guest's answer. orphan_s: as in ContainerPlan.
     """
 
     installation: str
     tag: str
     places: Places
     seccomp: str
+    cpus: Cpus
     ready_timeout_s: float
+    orphan_s: float
 
 
 class Maker:
@@ -113,6 +116,8 @@ class Maker:
             door=self._reach.door(order.box_id),
             network=network,
             seccomp=ground.seccomp,
+            orphan_s=ground.orphan_s,
+            processors=ground.cpus.take(order.box_id, order.spec.resources.cpu),
         )
 
     async def _bring_up(
@@ -127,9 +132,8 @@ class Maker:
             facts: dict[str, Any] = await self._engine.call(api.inspect_container, container_id)
         except EngineRefused as refusal:
             raise start_refused(refusal, order.spec.image) from refusal
-        labels = labels_of(order, self._ground.installation)
         where = await self._reach.where(facts)
-        record = record_of_container(order.box_id, container_id, labels, where)
+        record = record_of_container(order.box_id, container_id, body["Labels"], where)
         try:
             return record, await self._meet_guest(record)
         except EndedEarly:

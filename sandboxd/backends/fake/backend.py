@@ -14,6 +14,7 @@ from sandboxd.backends.fake.box import FakeBox
 from sandboxd.backends.fake.faults import Faults, Mishap
 from sandboxd.backends.fake.images import FakeImages
 from sandboxd.backends.fake.settings import FakeSettings
+from sandboxd.backends.parts.deaths import Evidence, judge
 from sandboxd.backends.parts.watchers import Watchers
 from sandboxd.backends.protocol import (
     BoxOrder,
@@ -55,6 +56,7 @@ class FakeBackend:
             limits={"cpu": none, "memory": none, "pids": none, "disk": LimitKind.ENFORCED},
             networks=frozenset({"none"}),
             images="any name" if self._settings.images is None else "a name of its settings",
+            orphan_s=self._settings.orphan_limit_s,
             programs="scripted",
             notes=("The fake keeps boxes in memory and isolates nothing: it is for tests.",),
         )
@@ -159,9 +161,9 @@ class FakeBackend:
     async def _live(
         self, box: FakeBox, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
     ) -> None:
-        limit = await box.live(task_status=task_status)
-        if limit is not None:
-            self._end(Death(box_id=box.order.box_id, detail=f"its guest came to {limit}"))
+        code = await box.live(task_status=task_status)
+        if code is not None:
+            self._end(judge(Evidence(box_id=box.order.box_id, exit_code=code)))
 
     def _end(self, death: Death) -> None:
         box = self._boxes.get(death.box_id)

@@ -28,8 +28,8 @@ class FakeBox:
         self._group: TaskGroup | None = None
         self._guest: FakeGuest | None = None
 
-    async def live(self, *, task_status: TaskStatus[None]) -> str | None:
-        """Be, until `end`, or until the guest's own limit: then says which."""
+    async def live(self, *, task_status: TaskStatus[None]) -> int | None:
+        """Be, until `end`, or until the guest's own limit: then with the guest's exit code."""
         files = FileTree(
             now=self._settings.clock.now, disk_bytes=self.order.spec.resources.disk_mb << 20
         )

@@ -25,6 +25,7 @@ class FakeImages:
         self._used_at: dict[str, float | None] = {}
         self._coming: set[str] = set()
         self._templates: Callable[[], Mapping[str, bool]] = dict
+        self._tell: Callable[[str], None] = lambda _: None
 
     def use(self, reference: str) -> None:
         """A box is made of an image. Raises `image_unavailable`."""
@@ -45,7 +46,9 @@ class FakeImages:
             if error := self._faults.take_pull():
                 raise error
             self._check(reference)
-            self._used_at.setdefault(reference, None)
+            if reference not in self._used_at:
+                self._used_at[reference] = None
+                self._tell(reference)
         finally:
             self._coming.discard(reference)
         return self._image(reference)
@@ -53,6 +56,10 @@ class FakeImages:
     def wanted_by(self, templates: Callable[[], Mapping[str, bool]]) -> None:
         """See the protocol."""
         self._templates = templates
+
+    def when_pulled(self, call: Callable[[str], None]) -> None:
+        """See the protocol."""
+        self._tell = call
 
     def _check(self, reference: str) -> None:
         images = self._settings.images

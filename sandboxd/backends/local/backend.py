@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, suppress
+from functools import partial
 from typing import NoReturn
 
 import anyio
@@ -17,7 +18,8 @@ from sandboxd.backends.local.launching.roots import Roots
 from sandboxd.backends.local.living import LivingBox, Roster
 from sandboxd.backends.local.removing import Remover
 from sandboxd.backends.local.roots_seen import RootsSeen
-from sandboxd.backends.parts.deaths import forged, lost
+from sandboxd.backends.parts.deaths import lost
+from sandboxd.backends.parts.reaching import reach
 from sandboxd.backends.protocol import (
     BoxOrder,
     BoxRef,
@@ -28,7 +30,6 @@ from sandboxd.backends.protocol import (
     Readings,
 )
 from sandboxd.errors import SandboxdError
-from sandboxd.guest.proven import NotTheGuest, connect_guest, is_our_own
 from sandboxd.kernel.cgroups import Cgroups
 from sandboxd.kernel.processes import ProcessMark, has_ended, open_pidfd
 from sandboxd.model.template import BoxSpec
@@ -36,7 +37,6 @@ from sandboxd.wire.codes import ErrorCode
 
 NAME = "local"
 _CLEANUP_S = 20.0
-_UNREACHABLE_S = 2.0
 
 
 class LocalBackend:
@@ -132,28 +132,8 @@ class LocalBackend:
         box = await self._find(ref)
         if box is None or box.gone.is_set():
             raise lost(box.death if box else await self.look(ref))
-        places = self._shelf.places(ref.box_id)
-        while True:
-            try:
-                return await connect_guest(places.socket, box.pid)
-            except NotTheGuest as error:
-                box.end(forged(box.box_id, peer_pid=error.peer_pid, guest_pid=box.pid))
-                await box.gone.wait()
-                raise lost(box.death) from error
-            except BlockingIOError:  # the guest's queue of connections is full
-                await anyio.sleep(0.005)
-            except OSError as error:
-                if is_our_own(error, places.shared):
-                    raise SandboxdError(
-                        ErrorCode.BACKEND_UNAVAILABLE,
-                        f"the daemon cannot reach the sandbox ({error}): see `sandboxd doctor`",
-                    ) from error
-                with anyio.move_on_after(_UNREACHABLE_S):
-                    await box.gone.wait()
-                if not box.gone.is_set():
-                    box.end(forged(box.box_id, peer_pid=0, guest_pid=box.pid))
-                    await box.gone.wait()
-                raise lost(box.death) from error
+        socket = self._shelf.places(ref.box_id).socket
+        return await reach(box, socket, guest_pid=box.pid, end=partial(_end, box))
 
     def watch(self) -> AbstractAsyncContextManager[AsyncIterator[Death]]:
         """Deaths from now on; see the protocol."""
@@ -210,6 +190,11 @@ class LocalBackend:
             ref=self._ref(record),
             alive=_is_alive(record.process),
         )
+
+
+async def _end(box: LivingBox, verdict: Death) -> None:
+    box.end(verdict)
+    await box.gone.wait()
 
 
 def _refuse(spec: BoxSpec) -> None:

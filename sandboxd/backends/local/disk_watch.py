@@ -11,10 +11,11 @@ from anyio import CapacityLimiter, to_thread
 
 from sandboxd.backends.local.boxes import BoxShelf
 from sandboxd.backends.local.living import LivingBox, Roster
+from sandboxd.backends.local.written import written_bytes
 from sandboxd.backends.parts.deaths import over_disk
 from sandboxd.backends.parts.disk_rounds import DiskRounds
 from sandboxd.kernel.cgroups import Cgroups
-from sandboxd.kernel.trees import disk_usage
+from sandboxd.kernel.processes import family
 
 
 class DiskWatch:
@@ -49,7 +50,10 @@ class DiskWatch:
         limit = box.record.disk_limit_bytes
         home = self._shelf.places(box.box_id).home
         used = await to_thread.run_sync(
-            lambda: disk_usage(home, enough_bytes=limit), limiter=self._limiter
+            lambda: written_bytes(
+                home, first=box.pid, pids=self._processes(box), enough_bytes=limit
+            ),
+            limiter=self._limiter,
         )
         if box.gone.is_set() or box.is_ours:
             return
@@ -57,3 +61,6 @@ class DiskWatch:
         await self._roster.read(box)
         if used > limit:
             box.end(over_disk(box.box_id, used_bytes=used, limit_bytes=limit))
+
+    def _processes(self, box: LivingBox) -> list[int]:
+        return self._cgroups.processes(box.box_id) or family(box.pid)

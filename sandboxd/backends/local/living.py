@@ -6,8 +6,6 @@ Knows processes, control groups and records; does not make or remove boxes.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
 import anyio
@@ -16,9 +14,10 @@ from anyio.abc import TaskGroup
 
 from sandboxd.backends.local.boxes import BoxRecord, BoxShelf
 from sandboxd.backends.local.launching.launcher import OuterBwrap, read_complaints
+from sandboxd.backends.parts.cpus import Cpus
 from sandboxd.backends.parts.deaths import Evidence, judge, rebooted
 from sandboxd.backends.parts.oom_counts import OomCount
-from sandboxd.backends.parts.watchers import Watchers
+from sandboxd.backends.parts.roll import Roll
 from sandboxd.backends.protocol import Death, Readings
 from sandboxd.kernel.cgroups import Cgroups
 from sandboxd.kernel.processes import (
@@ -41,7 +40,7 @@ class LivingBox:
     is_ours: being removed at a caller's wish, which is no death to tell.
     cpu_measured: the processor time it had used when its disk was last measured.
     rests: left out of the next round, where that time is not known.
-    ooms: what its group counted while it lived.
+    ooms, limit_hits: what its group counted while it lived.
     """
 
     record: BoxRecord
@@ -55,6 +54,7 @@ class LivingBox:
     cpu_measured: int | None = None
     rests: bool = False
     ooms: OomCount = field(default_factory=OomCount)
+    limit_hits: OomCount = field(default_factory=OomCount)
 
     @property
     def box_id(self) -> str:
@@ -74,30 +74,18 @@ class LivingBox:
             kill(self.pidfd)
 
 
-class Roster:
+class Roster(Roll[LivingBox]):
     """Who lives, and who wants to know of deaths."""
 
-    def __init__(self, tasks: TaskGroup, shelf: BoxShelf, cgroups: Cgroups) -> None:
-        self._tasks = tasks
+    def __init__(self, tasks: TaskGroup, shelf: BoxShelf, cgroups: Cgroups, cpus: Cpus) -> None:
+        super().__init__(tasks, cpus)
         self._shelf = shelf
         self._cgroups = cgroups
-        self._boxes: dict[str, LivingBox] = {}
-        self._watchers = Watchers()
-
-    def living(self) -> list[LivingBox]:
-        """All that is under watch and not known to be dead."""
-        return [box for box in self._boxes.values() if not box.gone.is_set()]
-
-    def get(self, box_id: str) -> LivingBox | None:
-        """The box if it is under watch; dead ones stay until they are forgotten."""
-        return self._boxes.get(box_id)
 
     def add(self, record: BoxRecord, pidfd: int, outer: OuterBwrap | None = None) -> LivingBox:
         """Watch a box from now on. Takes the pidfd over."""
         box = LivingBox(record=record, pidfd=pidfd, outer=outer)
-        self._boxes[box.box_id] = box
-        self._tasks.start_soon(self._watch, box, name=f"watch {box.box_id}")
-        return box
+        return self._enter(box, record.processors)
 
     def adopt(self, record: BoxRecord) -> LivingBox | None:
         """Watch a box that another daemon made; None if it is dead."""
@@ -111,19 +99,14 @@ class Roster:
 
     def forget(self, box_id: str) -> None:
         """Let go of a box that was removed."""
-        self._boxes.pop(box_id, None)
+        self._strike(box_id)
 
-    async def _watch(self, box: LivingBox) -> None:
-        try:
-            await ended(box.pidfd)
-            await reap(box.outer)
-            if not box.is_ours:
-                box.death = await self.examine(box.record, box)
-        finally:
-            box.gone.set()
-            os.close(box.pidfd)
-        if box.death is not None and not box.is_ours:
-            self._watchers.tell(box.death)
+    async def _until_dead(self, box: LivingBox) -> None:
+        await ended(box.pidfd)
+        await reap(box.outer)
+
+    async def _cause(self, box: LivingBox) -> Death:
+        return await self.examine(box.record, box)
 
     async def examine(self, record: BoxRecord, box: LivingBox | None = None) -> Death:
         """Why a dead box died."""
@@ -131,7 +114,7 @@ class Roster:
             return box.verdict
         if record.process is not None and record.process.boot_id != boot_id():
             return rebooted(record.box_id)
-        before = box.ooms.before(end=anyio.current_time()) if box else 0
+        now = anyio.current_time()
         exit_code = await self._exit_code(record.box_id)
         readings = await to_thread.run_sync(self._cgroups.read, record.box_id)
         words = read_complaints(self._shelf.places(record.box_id).complaints)
@@ -140,7 +123,9 @@ class Roster:
                 box_id=record.box_id,
                 exit_code=exit_code,
                 oom_kills=readings.oom_kills,
-                oom_kills_before=before,
+                oom_kills_before=box.ooms.before(end=now) if box else 0,
+                limit_hits=readings.limit_hits,
+                limit_hits_before=box.limit_hits.before(end=now) if box else 0,
                 memory_peak_bytes=readings.memory_peak_bytes,
                 memory_limit_bytes=record.memory_limit_bytes,
                 words=words,
@@ -156,15 +141,12 @@ class Roster:
             return code
         return None
 
-    def watch(self) -> AbstractAsyncContextManager[AsyncIterator[Death]]:
-        """Deaths from now on."""
-        return self._watchers.join()
-
     async def read(self, box: LivingBox) -> Readings:
         """What a box uses now."""
         group = await to_thread.run_sync(self._cgroups.read, box.box_id)
         if not _at_its_end(box):
             box.ooms.note(group.oom_kills or 0, at=anyio.current_time())
+            box.limit_hits.note(group.limit_hits or 0, at=anyio.current_time())
         return Readings(
             cpu_s=group.cpu_s,
             memory_bytes=group.memory_bytes,

@@ -28,6 +28,7 @@ from sandboxd.backends.local.launching.stage import (
 from sandboxd.backends.local.launching.trial import try_bwrap
 from sandboxd.backends.local.living import Roster
 from sandboxd.backends.local.machine import whole_machine
+from sandboxd.backends.parts.cpus import Cpus
 from sandboxd.backends.protocol import Capabilities, LimitKind
 from sandboxd.errors import SandboxdError
 from sandboxd.guest.binary import guest_binary
@@ -48,7 +49,8 @@ class LocalSettings:
     no account of the machine.
     starting: makes at once. ready_timeout_s: for a guest to answer. disk_every_s: between two
     readings of what boxes wrote. images: folders below which callers may name images. hidden: what
-    no box may see of the machine, beside the directories of this installation.
+    no box may see of the machine, beside the directories of this installation. orphan_s: without a
+    word, after which a box that is not leased ends itself.
     """
 
     state_dir: Path
@@ -61,6 +63,8 @@ class LocalSettings:
     disk_every_s: float = 5.0
     images: tuple[Path, ...] = ()
     hidden: tuple[Path, ...] = ()
+    bind_cpus: bool = True
+    orphan_s: float = 3600.0
 
     def __post_init__(self) -> None:
         """Refuse a name that could leave the directories made after it."""
@@ -96,9 +100,19 @@ async def open_local(settings: LocalSettings) -> AsyncIterator[LocalBackend]:
             # Whoever saw another box's directories could speak to its guest.
             hidden = [settings.state_dir, run_dir, *settings.hidden]
             host, can_overlay = await launcher.call(partial(_probe, stage, shelf, groups, hidden))
-            async with _watched(shelf, cgroups, every_s=settings.disk_every_s) as roster:
+            cpus = Cpus(os.sched_getaffinity(0) if settings.bind_cpus else ())
+            watched = _watched(shelf, cgroups, cpus, every_s=settings.disk_every_s)
+            async with watched as roster:
                 yield LocalBackend(
-                    maker=Maker(launcher, shelf, skeletons, cgroups, hidden=hidden),
+                    maker=Maker(
+                        launcher,
+                        shelf,
+                        skeletons,
+                        cgroups,
+                        cpus=cpus,
+                        hidden=hidden,
+                        orphan_s=settings.orphan_s,
+                    ),
                     shelf=shelf,
                     cgroups=cgroups,
                     roster=roster,
@@ -107,6 +121,7 @@ async def open_local(settings: LocalSettings) -> AsyncIterator[LocalBackend]:
                         _capabilities(stage, cgroups, host, can_overlay=can_overlay),
                         caller_images=("host", *map(str, settings.images)),
                         most=await to_thread.run_sync(whole_machine, settings.state_dir),
+                        orphan_s=settings.orphan_s,
                     ),
                     starting=settings.starting,
                     ready_timeout_s=settings.ready_timeout_s,
@@ -119,11 +134,13 @@ async def open_local(settings: LocalSettings) -> AsyncIterator[LocalBackend]:
 
 
 @asynccontextmanager
-async def _watched(shelf: BoxShelf, cgroups: Cgroups, *, every_s: float) -> AsyncIterator[Roster]:
+async def _watched(
+    shelf: BoxShelf, cgroups: Cgroups, cpus: Cpus, *, every_s: float
+) -> AsyncIterator[Roster]:
     """A roster with its background tasks."""
     failure: Exception | None = None
     async with anyio.create_task_group() as tasks:
-        roster = Roster(tasks, shelf, cgroups)
+        roster = Roster(tasks, shelf, cgroups, cpus)
         tasks.start_soon(DiskWatch(roster, shelf, cgroups, every_s=every_s).run, name="disk watch")
         try:
             yield roster

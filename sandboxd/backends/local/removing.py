@@ -15,12 +15,7 @@ from sandboxd.backends.local.living import LivingBox, Roster, reap
 from sandboxd.backends.parts.turns import Turns
 from sandboxd.errors import SandboxdError
 from sandboxd.kernel.cgroups import Cgroups
-from sandboxd.kernel.processes import (
-    ended,
-    has_ended,
-    kill,
-    pid_namespace,
-)
+from sandboxd.kernel.processes import ended, has_ended, kill, pid_namespace, pidfd_of
 from sandboxd.wire.codes import ErrorCode
 
 _DYING_S = 10.0  # for a killed namespace to be gone
@@ -77,9 +72,8 @@ class Remover:
             pids.insert(0, status.pid)
         found = []
         for pid in pids:
-            try:
-                pidfd = os.pidfd_open(pid)
-            except ProcessLookupError:
+            pidfd = pidfd_of(pid)
+            if pidfd is None:
                 continue
             if has_ended(pidfd):
                 os.close(pidfd)

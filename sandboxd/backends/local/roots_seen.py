@@ -57,6 +57,9 @@ class RootsSeen:
         """See the protocol."""
         self._templates = templates
 
+    def when_pulled(self, call: Callable[[str], None]) -> None:
+        """See the protocol: nobody pulls roots."""
+
     def _image(self, reference: str, error: str) -> Image:
         return Image(
             reference=reference,

@@ -12,10 +12,12 @@ _KILLED = 128 + 9
 # The guest's own exit codes.
 _NO_USER = 67
 _TREE_STUCK = 70
-_LIFE_OVER = 71
-_ORPHANED = 72
+LIFE_OVER = 71
+ORPHANED = 72
 
-# Near its own limit a box's memory is what was short; far below it, the host's was.
+# Near its own limit a box's memory is what was short; far below it, the host's was. Only where
+# nobody counts how often it met that limit: what it wrote to files counts as memory too, and may
+# have filled it once.
 _NEAR_LIMIT = 0.9
 
 
@@ -25,6 +27,7 @@ class Evidence:
 
     exit_code: of its first process, 128 + signal if one ended it.
     oom_kills_before: the counter as it stood before the end began.
+    limit_hits, limit_hits_before: the same of how often it met its own limit of memory.
     words: the end of what the guest said last.
     asked_signals: that somebody had the engine send it; ours are not among them.
     was_removed: the engine no longer knows it, and that was not us.
@@ -35,6 +38,8 @@ class Evidence:
     exit_code: int | None = None
     oom_kills: int | None = None
     oom_kills_before: int = 0
+    limit_hits: int | None = None
+    limit_hits_before: int = 0
     memory_peak_bytes: int | None = None
     memory_limit_bytes: int = 0
     words: str = ""
@@ -60,7 +65,7 @@ def judge(evidence: Evidence) -> Death:
 def _by_guest(evidence: Evidence) -> Death | None:
     """Where the guest itself ended the box, and said why by its exit code."""
     code = evidence.exit_code
-    if code == _LIFE_OVER:
+    if code == LIFE_OVER:
         return Death(
             box_id=evidence.box_id,
             reason=EndReason.EXPIRED,
@@ -77,7 +82,7 @@ def _by_guest(evidence: Evidence) -> Death | None:
         )
     if code == _TREE_STUCK:
         return _unknown(evidence, "a command's processes could not be killed after its deadline")
-    if code == _ORPHANED:
+    if code == ORPHANED:
         return Death(
             box_id=evidence.box_id,
             fault=Fault.INFRA,
@@ -115,11 +120,15 @@ def _by_engine(evidence: Evidence) -> Death | None:
 
 def _killed(evidence: Evidence) -> Death:
     """SIGKILL from nobody we know of: out of memory, if the counter rose just then."""
-    risen = (evidence.oom_kills or 0) - evidence.oom_kills_before
+    if evidence.oom_kills is None:
+        return _unknown(evidence, "its first process was killed; nobody counts for want of what")
+    risen = evidence.oom_kills - evidence.oom_kills_before
     if risen <= 0:
         return _unknown(evidence, "its first process was killed from outside the sandbox")
     peak, limit = evidence.memory_peak_bytes or 0, evidence.memory_limit_bytes
     own = peak >= limit * _NEAR_LIMIT
+    if evidence.limit_hits is not None:
+        own = evidence.limit_hits > evidence.limit_hits_before
     return Death(
         box_id=evidence.box_id,
         reason=EndReason.OOM,

@@ -1,4 +1,4 @@
-"""The kernel's count of kills for want of memory, so that those of a box's end can be told apart.
+"""The kernel's counts about memory that ran out, so that those of a box's end can be told apart.
 
 The kernel counts before it kills, and where two processes share their memory it counts one and
 kills both, one after the other. A look in between sees the count of the end in a box that lives.
@@ -10,7 +10,9 @@ _SETTLED_S = 5.0  # a rise that the box outlived by so much was none of its end
 
 
 class OomCount:
-    """What was seen of one box's count while it lived. Times are those of one clock, in seconds."""
+    """What was seen of one count of a box (of kills, or of times that it met its own limit) while
+    it lived. Times are those of one clock, in seconds.
+    """
 
     def __init__(self) -> None:
         self._before = 0

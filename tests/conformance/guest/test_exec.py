@@ -13,6 +13,7 @@ from sandboxd.wire.codes import ErrorCode, Outcome, StartFailure
 from tests.conformance.guest.steps import command, end_of, need_any_program, run, script, sh, start
 
 
+@pytest.mark.requirement("EX-01")
 async def test_exit_status_is_never_missing_under_load(guest: Guest) -> None:
     """EX-01."""
     records: list[ExecRecord] = []
@@ -28,6 +29,7 @@ async def test_exit_status_is_never_missing_under_load(guest: Guest) -> None:
     assert len(records) == 100
 
 
+@pytest.mark.requirement("EX-19")
 @pytest.mark.parametrize(("given", "told"), [(0, 0), (1, 1), (2, 2), (125, 125), (126, 126),
                                             (128, 128), (255, 255), (256, 0)])  # fmt: skip
 async def test_exit_code_is_told_as_a_number(guest: Guest, given: int, told: int) -> None:
@@ -36,6 +38,7 @@ async def test_exit_code_is_told_as_a_number(guest: Guest, given: int, told: int
     assert (record.outcome, record.exit_code, record.signal) == (Outcome.EXITED, told, None)
 
 
+@pytest.mark.requirement("EX-19")
 @pytest.mark.parametrize(
     ("number", "name"), [(9, "KILL"), (15, "TERM"), (11, "SEGV"), (13, "PIPE")]
 )
@@ -47,6 +50,7 @@ async def test_death_by_signal_has_its_name_and_no_code(
     assert (record.outcome, record.exit_code, record.signal) == (Outcome.SIGNALED, None, name)
 
 
+@pytest.mark.requirement("EX-05")
 @pytest.mark.parametrize("stdin", [None, b""])
 @pytest.mark.parametrize("program", ["true", "cat"])
 async def test_no_stdin_is_end_of_file_at_once(
@@ -57,6 +61,7 @@ async def test_no_stdin_is_end_of_file_at_once(
     assert (record.exit_code, record.stdout.total_bytes) == (0, 0)
 
 
+@pytest.mark.requirement("EX-03")
 async def test_command_ends_with_its_main_process_though_a_child_holds_the_pipe(
     guest: Guest,
 ) -> None:
@@ -67,6 +72,7 @@ async def test_command_ends_with_its_main_process_though_a_child_holds_the_pipe(
         assert record.survivors
 
 
+@pytest.mark.requirement("EX-08")
 @pytest.mark.parametrize(
     ("program", "reason"),
     [
@@ -87,6 +93,7 @@ async def test_what_cannot_be_started_says_why_and_has_no_code(
     assert (await run(guest, command("true"))).exit_code == 0
 
 
+@pytest.mark.requirement("EX-08")
 @pytest.mark.parametrize("text", ["no-such-cmd-xyz", "exit 127"])
 async def test_shells_own_127_is_an_exit(guest: Guest, text: str) -> None:
     """EX-08."""
@@ -94,6 +101,7 @@ async def test_shells_own_127_is_an_exit(guest: Guest, text: str) -> None:
     assert (record.outcome, record.exit_code, record.stdout.head) == (Outcome.EXITED, 127, b"")
 
 
+@pytest.mark.requirement("EX-09")
 @pytest.mark.parametrize("cwd", ["/nope", "/etc/hostname"])
 async def test_bad_working_directory_is_named_and_nothing_runs(guest: Guest, cwd: str) -> None:
     """EX-09."""
@@ -103,6 +111,7 @@ async def test_bad_working_directory_is_named_and_nothing_runs(guest: Guest, cwd
     assert (await sh(guest, "test -e /workspace/marker")).exit_code == 1
 
 
+@pytest.mark.requirement("EX-10")
 async def test_argument_over_the_kernels_limit_is_a_typed_failure(guest: Guest) -> None:
     """EX-10."""
     record = await run(guest, command("echo", "x" * 200_000))
@@ -111,6 +120,8 @@ async def test_argument_over_the_kernels_limit_is_a_typed_failure(guest: Guest) 
     assert (whole.exit_code, whole.stdout.total_bytes) == (0, 100_001)
 
 
+@pytest.mark.requirement("EX-11")
+@pytest.mark.requirement("EX-12")
 @pytest.mark.parametrize(
     "options",
     [{"env": {"A\0": "1"}}, {"env": {"A": "1\0"}}, {"env": {"": "1"}}, {"env": {"A=B": "1"}},
@@ -126,6 +137,7 @@ async def test_what_no_process_can_be_given_is_refused(
     assert refused.value.code is ErrorCode.BAD_REQUEST
 
 
+@pytest.mark.requirement("EX-11")
 async def test_nul_in_an_argument_is_refused(guest: Guest) -> None:
     """EX-11."""
     with pytest.raises(SandboxdError) as refused:
@@ -133,6 +145,7 @@ async def test_nul_in_an_argument_is_refused(guest: Guest) -> None:
     assert refused.value.code is ErrorCode.BAD_REQUEST
 
 
+@pytest.mark.requirement("EX-12")
 @pytest.mark.parametrize("value", ["l1\nl2", "x=y=z", "", "$(id) `id` $HOME 'q' \"q\"", "é€\t"])
 async def test_environment_values_arrive_byte_by_byte(guest: Guest, value: str) -> None:
     """EX-12."""
@@ -230,6 +243,7 @@ async def test_record_has_its_times(guest: Guest) -> None:
     assert record.started_at > 1_700_000_000
 
 
+@pytest.mark.requirement("EX-20")
 async def test_process_left_by_a_command_lives_on(guest: Guest) -> None:
     """EX-20."""
     await sh(guest, "(sleep 0.3; echo late > /workspace/late) & true")
@@ -237,6 +251,7 @@ async def test_process_left_by_a_command_lives_on(guest: Guest) -> None:
     assert (record.exit_code, record.stdout.head) == (0, b"late\n")
 
 
+@pytest.mark.requirement("EX-18")
 async def test_program_that_prompts_sees_the_end_of_its_input(
     guest: Guest, backend: Backend
 ) -> None:

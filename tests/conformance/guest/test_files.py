@@ -40,6 +40,7 @@ async def refusal(guest: Guest, path: str) -> ErrorCode:
     return refused.value.code
 
 
+@pytest.mark.requirement("FI-05")
 @pytest.mark.parametrize("size", [0, 1, 98_304, 131_071, 131_072, 131_073, 3 << 20])
 async def test_written_bytes_are_read_back_at_every_size(guest: Guest, size: int) -> None:
     """FI-05."""
@@ -74,6 +75,7 @@ async def test_part_of_a_file_is_read_by_offset_and_limit(guest: Guest) -> None:
         assert (body.size, body.total_size) == (2, 10)
 
 
+@pytest.mark.requirement("FI-05")
 async def test_mode_is_kept_and_replacing_says_so(guest: Guest) -> None:
     """FI-05."""
     info, new = await guest.files.write("run.sh", b"#!/bin/sh\necho ran\n", mode=0o755)
@@ -100,6 +102,7 @@ async def test_interrupted_body_leaves_the_old_file_and_nothing_else(guest: Gues
     await until(only_the_file_is_there)
 
 
+@pytest.mark.requirement("FI-03")
 async def test_each_way_of_not_reading_a_file_has_its_own_code(guest: Guest) -> None:
     """FI-03."""
     await guest.files.write("plain", b"x")
@@ -127,6 +130,7 @@ async def test_writing_over_a_directory_or_through_a_file_is_refused(guest: Gues
     assert await read(guest, "plain") == b"x"
 
 
+@pytest.mark.requirement("FI-08")
 @pytest.mark.parametrize("name", _ODD_NAMES)
 async def test_odd_name_round_trips_exactly(guest: Guest, name: str) -> None:
     """FI-08."""
@@ -151,6 +155,7 @@ async def test_name_that_is_not_utf8_is_reached_by_its_bytes(guest: Guest) -> No
     assert [entry.name_b64 for entry in listed] == ["//4="]
 
 
+@pytest.mark.requirement("FI-02")
 async def test_links_are_followed_inside_and_told_as_links(guest: Guest) -> None:
     """FI-02."""
     await guest.files.write("real", b"x")
@@ -181,6 +186,7 @@ async def test_listing_is_flat_or_whole_and_does_not_follow_links(guest: Guest) 
         assert refused.value.code is code
 
 
+@pytest.mark.requirement("FI-12")
 async def test_directory_of_thousands_is_listed_completely(guest: Guest) -> None:
     """FI-12."""
     with anyio.fail_after(18):

@@ -93,6 +93,7 @@ async def test_readings_have_what_can_be_had(guest: Guest) -> None:
     assert readings.memory_bytes is None or readings.memory_bytes > 0
 
 
+@pytest.mark.requirement("ST-09")
 async def test_box_that_dies_under_a_call_is_never_an_answer(
     guest: Guest, backend: Backend, box: BoxRef
 ) -> None:

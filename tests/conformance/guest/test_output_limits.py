@@ -19,6 +19,7 @@ async def test_output_within_the_limit_is_kept_whole(guest: Guest, size: int) ->
     assert (kept.head, kept.tail, kept.gap_bytes, kept.truncated) == (data, b"", 0, False)
 
 
+@pytest.mark.requirement("ST-03")
 @pytest.mark.parametrize("size", [1001, 5000, 300_000])
 async def test_output_over_the_limit_keeps_head_and_tail_and_counts_the_rest(
     guest: Guest, size: int
@@ -37,6 +38,7 @@ async def test_output_over_the_limit_keeps_head_and_tail_and_counts_the_rest(
     assert kept.gap_bytes == size - len(kept.head) - len(kept.tail)
 
 
+@pytest.mark.requirement("ST-03")
 async def test_only_the_stream_that_is_over_is_truncated(guest: Guest) -> None:
     """ST-03."""
     record = await sh(guest, "head -c 10000 /dev/zero >&2; echo ok", output_limit_bytes=1000)
@@ -44,6 +46,7 @@ async def test_only_the_stream_that_is_over_is_truncated(guest: Guest) -> None:
     assert record.stdout.head == b"ok\n"
 
 
+@pytest.mark.requirement("ST-04")
 async def test_long_line_is_whole_within_the_limit(guest: Guest) -> None:
     """ST-04."""
     record = await sh(guest, "head -c 10000000 /dev/zero", output_limit_bytes=16 << 20)
@@ -51,6 +54,7 @@ async def test_long_line_is_whole_within_the_limit(guest: Guest) -> None:
     assert record.stdout.head == bytes(10_000_000)
 
 
+@pytest.mark.requirement("ST-07")
 async def test_last_bytes_before_the_end_are_not_lost(guest: Guest) -> None:
     """ST-07."""
 

@@ -47,6 +47,7 @@ async def test_open_shell_has_its_own_place_and_environment(guest: Guest) -> Non
     assert record.stdout.head == b"/workspace/here\na b\n"
 
 
+@pytest.mark.requirement("EX-14")
 @pytest.mark.parametrize(("text", "status"), [("exit 3", 3), ("set -e; false", 1), ("exit", 0)])
 async def test_shell_that_exits_says_so_and_takes_no_more(
     guest: Guest, shell: str, text: str, status: int
@@ -65,6 +66,7 @@ async def test_shell_that_exits_says_so_and_takes_no_more(
     assert (await say(guest, "fresh", "echo c")).stdout.head == b"c\n"
 
 
+@pytest.mark.requirement("EX-13")
 async def test_unterminated_quote_is_a_syntax_error_and_the_shell_goes_on(
     guest: Guest, shell: str
 ) -> None:
@@ -75,6 +77,7 @@ async def test_unterminated_quote_is_a_syntax_error_and_the_shell_goes_on(
     assert (await say(guest, shell, "echo ok")).stdout.head == b"ok\n"
 
 
+@pytest.mark.requirement("EX-13")
 async def test_here_documents_work_and_unterminated_ones_do_not_hang(
     guest: Guest, shell: str, backend: Backend
 ) -> None:
@@ -107,6 +110,7 @@ async def test_one_run_at_a_time(guest: Guest, shell: str) -> None:
     assert (await end_of(guest, "first")).exit_code == 0
 
 
+@pytest.mark.requirement("EX-18")
 async def test_shell_reads_no_input_of_ours(guest: Guest, shell: str) -> None:
     """EX-18."""
     record = await say(guest, shell, "cat; echo after")

@@ -14,6 +14,7 @@ from sandboxd.wire.codes import ErrorCode
 from tests.conformance.guest.steps import command, end_of, run, seeded, start
 
 
+@pytest.mark.requirement("EX-06")
 @pytest.mark.parametrize("size", [1, 65536, (1 << 20) - 1, 1 << 20, (1 << 20) + 1])
 async def test_input_given_with_the_command_arrives_whole(guest: Guest, size: int) -> None:
     """EX-06."""
@@ -22,6 +23,7 @@ async def test_input_given_with_the_command_arrives_whole(guest: Guest, size: in
     assert record.stdout.head.split()[0].decode() == hashlib.sha256(data).hexdigest()
 
 
+@pytest.mark.requirement("EX-06")
 async def test_streamed_input_larger_than_any_buffer_arrives_whole(guest: Guest) -> None:
     """EX-06."""
     piece = seeded(1 << 18)

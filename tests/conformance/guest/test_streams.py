@@ -21,6 +21,7 @@ from tests.conformance.guest.steps import (
 )
 
 
+@pytest.mark.requirement("EX-01")
 async def test_stream_begins_with_started_and_ends_once_with_the_record(guest: Guest) -> None:
     """EX-01."""
     record = await sh(guest, "echo out; echo err >&2; exit 7")
@@ -32,6 +33,7 @@ async def test_stream_begins_with_started_and_ends_once_with_the_record(guest: G
     assert [event.seq for event in events] == list(range(1, len(events) + 1))
 
 
+@pytest.mark.requirement("ST-05")
 async def test_output_comes_while_the_command_runs(guest: Guest) -> None:
     """ST-05."""
     exec_id = await start(guest, script("echo first; cat; echo last", stdin_open=True))
@@ -57,6 +59,7 @@ async def test_signal_through_an_attachment_ends_the_command(guest: Guest) -> No
     assert (the_end(events).outcome, the_end(events).signal) == (Outcome.KILLED, "INT")
 
 
+@pytest.mark.requirement("ST-10")
 async def test_resuming_after_any_piece_gives_exactly_the_rest(guest: Guest) -> None:
     """ST-10."""
     record = await sh(guest, "; ".join(f"echo o{i}; echo e{i} >&2; sleep 0.02" for i in range(6)))
@@ -76,6 +79,7 @@ async def test_resuming_at_offsets_gives_the_bytes_from_there(guest: Guest) -> N
     assert {(piece.stream, piece.offset) for piece in pieces} == {("stdout", 4), ("stderr", 2)}
 
 
+@pytest.mark.requirement("ST-10")
 async def test_line_that_is_cut_is_resumed_without_loss_or_repeat(guest: Guest) -> None:
     """ST-10."""
     text = "; ".join(f"echo line{i}; sleep 0.05" for i in range(10))
@@ -108,6 +112,7 @@ async def test_several_may_follow_one_command(guest: Guest) -> None:
     assert found == [b"shared"] * 3
 
 
+@pytest.mark.requirement("ST-01")
 @pytest.mark.parametrize("shift", [0, 1, 2])
 async def test_pieces_of_text_are_cut_at_characters(guest: Guest, shift: int) -> None:
     """ST-01."""
@@ -126,6 +131,7 @@ async def test_character_that_never_gets_whole_is_told_at_the_end(guest: Guest) 
     assert record.stdout.head == b"x" + "€".encode()[:2]
 
 
+@pytest.mark.requirement("ST-02")
 async def test_bytes_of_every_value_arrive_unchanged(guest: Guest) -> None:
     """ST-02."""
     data = bytes(range(256)) * 1024

@@ -34,6 +34,7 @@ async def need(guest: Guest, program: str) -> None:
         pytest.skip(f"the image has no {program}")
 
 
+@pytest.mark.requirement("ST-11")
 async def test_size_is_right_when_the_command_first_looks(guest: Guest) -> None:
     """ST-11."""
     for _ in range(50):
@@ -122,6 +123,7 @@ async def test_impossible_sizes_are_refused(guest: Guest, rows: int, cols: int) 
     await guest.signal(exec_id, "KILL")
 
 
+@pytest.mark.requirement("ST-11")
 async def test_size_may_change_between_two_looks(guest: Guest) -> None:
     """ST-11."""
     text = "stty size; head -c 1; stty size; head -c 1; stty size"
@@ -241,6 +243,7 @@ async def test_child_that_keeps_the_terminal_delays_nothing(backend: Backend, gu
     await guest.kill_all()
 
 
+@pytest.mark.requirement("ST-07")
 async def test_last_words_are_whole(backend: Backend, guest: Guest) -> None:
     """ST-07."""
     need_any_program(backend)

@@ -51,6 +51,7 @@ def test_a_container_that_died_while_no_daemon_ran_is_told_as_dead_and_its_neigh
             assert client.sandbox(alive.id).exec("echo ok").stdout == "ok\n"
 
 
+@pytest.mark.requirement("CR-07")
 def test_a_container_ends_at_its_hard_end_though_the_daemon_never_comes_back(
     tmp_path: Path, engine_host: EngineHost
 ) -> None:

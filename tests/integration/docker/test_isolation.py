@@ -1,4 +1,7 @@
-"""What a sandbox's root is refused, and what it gets for trying all the same."""
+"""What a container's root is refused, and what it gets for trying all the same.
+
+What is alike on all backends is tried in `tests/conformance/isolation`.
+"""
 
 from __future__ import annotations
 
@@ -60,14 +63,9 @@ async def run(guest: Guest, code: str) -> str:
 @pytest.mark.parametrize(
     ("expression", "answer"),
     [
-        ('call("mount", b"none", b"/tmp", b"tmpfs", 0, None)', "EPERM"),
-        ('call("unshare", 0x10000000)', "EPERM"),
-        ('call("unshare", 0x80)', "EPERM"),
         ('call("unshare", 0x200)', "done"),
-        ('call("setns", 0, 0)', "EPERM"),
-        ('call("ptrace", 16, 1, 0, 0)', "EPERM"),
-        ('call("io_uring_setup", 8, 0)', "EPERM"),
         ('call("clone3", 0, 0)', "ENOSYS"),
+        ('call("io_setup", 60000, ctypes.byref(limit))', "ENOSYS"),
         ('call("socket", 38, 5, 0)', "EAFNOSUPPORT"),
         ('call("socket", 16, 3, 9)', "EPERM"),
         ('call("socket", 16, 3, 0)', "done"),
@@ -83,30 +81,10 @@ async def run(guest: Guest, code: str) -> str:
         ('call("sched_setscheduler", 1, 0, 0)', "EPERM"),
     ],
 )
-async def test_calls_that_reach_past_the_sandbox_are_refused(
+async def test_of_one_call_what_reaches_past_the_sandbox_is_refused_and_the_rest_goes_on(
     guest: Guest, expression: str, answer: str
 ) -> None:
     assert await run(guest, f"print({expression})") == answer
-
-
-async def test_the_hosts_settings_are_out_of_reach(guest: Guest) -> None:
-    places = [
-        "/proc/sys/kernel/core_pattern",
-        "/proc/sysrq-trigger",
-        "/sys/kernel/uevent_helper",
-        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-        "/run/sandbox-guest",
-    ]
-    # Opened for writing at the most, and never written to.
-    code = f"""
-for place in {places!r}:
-    try:
-        os.close(os.open(place, os.O_WRONLY))
-        print("opened", place)
-    except OSError:
-        pass
-"""
-    assert await run(guest, code) == ""
 
 
 @pytest.fixture
@@ -117,45 +95,6 @@ async def attacker(engine_host: EngineHost) -> AsyncIterator[Target]:
         target(backend, spec(engine_host.image)) as box,
     ):
         yield box
-
-
-@pytest.mark.parametrize("user", ["", "nobody"])
-@pytest.mark.parametrize(
-    "text",
-    [
-        "cat /proc/1/environ /proc/1/maps",
-        "cat /proc/1/fd/*",
-        "ls /proc/1/root/ /proc/1/cwd/",
-        "cat < /proc/1/mem",
-        ": >> /proc/1/fd/3",
-        "cat < /proc/$PPID/mem",
-        "cat /proc/$PPID/fd/*",
-    ],
-)
-async def test_neither_the_guest_nor_a_shim_can_be_looked_into(
-    attacker: Target, text: str, user: str
-) -> None:
-    assert "denied" in await attacker.says(f"({text}) 2>&1", user=user)
-
-
-@pytest.mark.parametrize(
-    ("text", "status"),
-    [
-        ("kill -9 -1; exit 3", 3),
-        ("kill -9 $PPID; exit 7", 7),
-        ("kill -STOP $PPID; exit 9", 9),
-        ("kill -9 1; kill -STOP 1; exit 4", 4),
-        ("for s in $(seq 1 64); do kill -$s 1; done 2> /dev/null; exit 6", 6),
-        ("sleep 60 & kill -9 $PPID; exit 0", 0),
-    ],
-)
-async def test_a_command_that_ends_or_stops_who_watches_it_cannot_hide_its_status(
-    attacker: Target, text: str, status: int
-) -> None:
-    record = await attacker.run(text)
-    assert (record.outcome, record.exit_code) == (Outcome.EXITED, status)
-    assert (await attacker.run("exit 5")).exit_code == 5
-    assert await attacker.backend.look(attacker.box) is None
 
 
 # Kills every child of the first process that it has not met yet: shims, and what fell to the guest.

@@ -16,7 +16,7 @@ import pytest
 
 from sandboxd_client import LeaseEnded, Sandbox, Sandboxd, SandboxLost
 from tests.conftest import EngineHost
-from tests.faults.account import keep_account
+from tests.faults.account import Extent, keep_account
 from tests.faults.yards import DockerYard
 from tests.support.docker_service import config_on, docker_service, pools
 from tests.support.engine import TestEngine, engine, load_test_image, missing
@@ -148,9 +148,8 @@ def test_rollouts_over_an_engine_that_restarts_are_all_accounted_for(
     own_engine: tuple[TestEngine, str, bool],
 ) -> None:
     started, image, _ = own_engine
-    ledger = keep_account(
-        DockerYard(started, image), rounds=8, callers=5, seed=3, engine_rounds=1.0
-    )
+    extent = Extent(rounds=8, callers=5, engine_rounds=1.0)
+    ledger = keep_account(DockerYard(started, image), extent=extent, seed=3)
     print(ledger)
     assert ledger.balanced, f"\n{ledger}"
     assert ledger.counts["commands answered"] > 0
@@ -186,6 +185,25 @@ def test_kill_9_of_the_daemon_keeps_leases_running_commands_and_stock(
                 again.release()
         full(daemon, 2)
         assert len(containers.box_ids()) == 2
+
+
+@pytest.mark.slow
+def test_forty_leases_on_an_engine_are_back_within_seconds(
+    tmp_path: Path, engine_host: EngineHost
+) -> None:
+    config = config_on(engine_host.host, engine_host.image, pool="ready = 0, max = 40")
+    with docker_service(tmp_path, engine_host.host, config) as (daemon, _):
+        with Sandboxd(url=daemon.url) as client:
+            held = [client.lease("python", wait_timeout_s=60).id for _ in range(40)]
+        daemon.kill()
+        began = time.monotonic()
+        daemon.start()
+        took = time.monotonic() - began
+        print(f"40 leases were back in {took:.2f} s")
+        assert took < 3
+        with Sandboxd(url=daemon.url) as client:
+            assert alive(client.sandbox(held[0]))
+            assert len(client.sandboxes()) == 40
 
 
 @pytest.mark.requirement("DK-08")

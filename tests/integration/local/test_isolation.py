@@ -1,6 +1,5 @@
-"""What a sandbox on this machine cannot do, tried from inside by its root.
-
-Probes of the host's files open them for writing and never write.
+"""What a local sandbox sees of its machine, and what becomes of it for posing as its guest. What is
+alike on all backends is tried in `tests/conformance/isolation`.
 """
 
 from __future__ import annotations
@@ -30,58 +29,13 @@ def call(number, *arguments):
 """
 
 
-async def test_filters_are_on_and_no_right_can_be_gained(run: Run) -> None:
-    status = dict(
-        line.split(":", 1)
-        for line in (await run("cat /proc/self/status")).splitlines()
-        if ":" in line
-    )
-    assert status["Seccomp"].strip() == "2"
-    assert status["NoNewPrivs"].strip() == "1"
-    # Neither SYS_ADMIN (21) nor SYS_PTRACE (19), NET_ADMIN (12), SYS_MODULE (16), MKNOD (27).
-    for kind in ("CapEff", "CapPrm", "CapBnd"):
-        held = int(status[kind], 16)
-        assert not any(held >> number & 1 for number in (12, 16, 19, 21, 27))
-
-
-@pytest.mark.parametrize(
-    "switch",
-    ["kernel/core_pattern", "kernel/printk", "kernel/modprobe", "vm/drop_caches", "kernel/sysrq"],
-)
-async def test_the_kernels_switches_do_not_open_for_writing(
-    run: Run, python: str, switch: str
+async def test_the_machines_one_counter_of_asynchronous_reads_cannot_be_used_up(
+    run: Run, python: str
 ) -> None:
-    said = await run(f"{python} -c 'import os; os.open(\"/proc/sys/{switch}\", os.O_WRONLY)'")
-    refusals = ("Read-only file system", "Permission denied", "No such file")
-    assert any(refusal in said for refusal in refusals)
-
-
-async def test_other_switches_of_the_kernel_do_not_open_either(run: Run, python: str) -> None:
-    for path in ("/proc/sysrq-trigger", "/proc/kcore", "/proc/kmsg", "/proc/1/mem"):
-        said = await run(f"{python} -c 'import os; os.open(\"{path}\", os.O_RDWR)'")
-        assert "Error" in said, path
-
-
-async def test_mounts_and_namespaces_are_refused(run: Run, python: str) -> None:
     machine = X86_64 if os.uname().machine == "x86_64" else AARCH64
-    calls = [
-        f'call({machine.numbers["mount"]}, b"none", b"/tmp", b"tmpfs", 0, None)',
-        f"call({machine.numbers['unshare']}, 0x10000000)",
-        f"call({machine.numbers['unshare']}, 0x20000)",
-        f"call({machine.numbers['setns']}, 0, 0)",
-        f"call({machine.numbers['pivot_root']}, b'/', b'/')",
-        f"call({machine.numbers['clone']}, 0x10000000 | 17, 0, 0, 0, 0)",
-        f"call({machine.numbers['ptrace']}, 16, 1, 0, 0)",
-        f"call({machine.numbers['bpf']}, 0, 0, 0)",
-        f"call({machine.numbers['keyctl']}, 0, 0, 0, 0, 0)",
-        f"call({machine.numbers['io_uring_setup']}, 8, 0)",
-        f"call({machine.numbers['userfaultfd']}, 0)",
-        f"call({machine.numbers['perf_event_open']}, 0, 0, 0, 0, 0)",
-        f"call({machine.numbers['open_by_handle_at']}, 0, 0, 0)",
-    ]
-    code = "\n".join([CALL, *calls])
-    said = await run(f"{python} - <<'END'\n{code}\nEND")
-    assert said.splitlines() == ["Operation not permitted"] * len(calls)
+    calls = f"call({machine.numbers['io_setup']}, 60000, (ctypes.c_ulong * 1)())"
+    said = await run(f"{python} - <<'END'\n{CALL}\n{calls}\nEND")
+    assert said == "Function not implemented\n"
 
 
 async def test_threads_still_work(run: Run, python: str) -> None:
@@ -127,21 +81,6 @@ async def test_password_hashes_are_masked(run: Run) -> None:
     assert "$" not in await run("cat /etc/shadow /etc/gshadow /etc/shadow- 2>&1")
 
 
-async def test_processes_of_the_host_are_not_there(run: Run) -> None:
-    pids = {int(name) for name in (await run("ls /proc")).split() if name.isdigit()}
-    assert 1 in pids
-    assert len(pids) < 10
-    assert "No such process" in await run(f"kill -0 {os.getpid() + 4_000_000} 2>&1; true")
-
-
-async def test_the_first_process_cannot_be_killed_from_inside(
-    run: Run, backend: LocalBackend, box: BoxRef
-) -> None:
-    await run("n=1; while [ $n -le 31 ]; do kill -$n 1; n=$((n+1)); done; true")
-    assert await run("echo alive") == "alive\n"
-    assert await backend.look(box) is None
-
-
 async def test_only_its_own_loopback_is_there(run: Run, python: str) -> None:
     devices = (await run("cat /proc/net/dev")).splitlines()[2:]
     assert [line.split(":")[0].strip() for line in devices] == ["lo"]
@@ -160,15 +99,6 @@ async def test_commands_inherit_no_descriptor_of_ours(run: Run) -> None:
         "0123"
     )
     assert "user:[" not in await run("ls -l /proc/self/fd")
-
-
-async def test_the_guest_does_not_answer_those_inside(run: Run, python: str) -> None:
-    code = (
-        "import socket as s; c = s.socket(s.AF_UNIX); c.connect('/run/guest/s.sock'); "
-        "c.send(b'GET /v1/hello HTTP/1.1\\r\\nhost: x\\r\\n\\r\\n'); print(c.recv(100))"
-    )
-    said = await run(f'{python} -c "{code}" 2>&1')
-    assert "HTTP/1.1" not in said
 
 
 async def test_whoever_poses_as_the_guest_ends_the_sandbox(
@@ -199,19 +129,6 @@ async def test_a_socket_that_points_elsewhere_is_not_believed(
         with pytest.raises(SandboxdError) as caught, anyio.fail_after(30):
             await backend.connect(box)
     assert (caught.value.code, caught.value.fault) == (ErrorCode.SANDBOX_LOST, Fault.AGENT)
-
-
-async def test_what_is_written_stays_inside(run: Run) -> None:
-    marker = "sandboxd-marker-of-a-test"
-    await run(
-        f"echo x > /usr/{marker}; echo x > /etc/{marker}; echo x > /{marker}; rm -rf /etc/passwd"
-    )
-    assert not any(on_host(f"{top}/{marker}") for top in ("/usr", "/etc", ""))
-    assert on_host("/etc/passwd")
-
-
-def on_host(path: str) -> bool:
-    return Path(path).exists()
 
 
 async def test_boxes_do_not_see_each_other(backend: LocalBackend, box: BoxRef) -> None:

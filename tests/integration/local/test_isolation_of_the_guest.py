@@ -107,22 +107,6 @@ async def test_no_burst_of_signals_ends_the_guest(
     assert await backend.look(box) is None
 
 
-@pytest.mark.parametrize(
-    ("text", "status"),
-    [
-        ("kill -9 -1; exit 3", 3),
-        ("kill -9 $PPID; exit 7", 7),
-        ("kill -STOP $PPID; exit 9", 9),
-        ("sleep 60 & kill -9 $PPID; exit 0", 0),
-    ],
-)
-async def test_a_command_that_ends_or_stops_its_shim_cannot_hide_its_status(
-    backend: LocalBackend, box: BoxRef, text: str, status: int
-) -> None:
-    record = await sh(backend, box, text)
-    assert (record.outcome, record.exit_code) == (Outcome.EXITED, status)
-
-
 async def test_whoever_hunts_shims_forges_no_status_and_gets_no_rollout_masked(
     backend: LocalBackend, box: BoxRef, python: str
 ) -> None:
@@ -154,20 +138,6 @@ async def test_the_shared_directory_counts_as_disk(
     await run("head -c 3000000 /dev/zero > /run/guest/fill; sync")
     home = settings.state_dir / "boxes" / box.box_id
     assert disk_usage(home, enough_bytes=1 << 40) > 3_000_000
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "cat /proc/1/environ /proc/1/maps",
-        "cat /proc/1/fd/*",
-        "ls /proc/1/root/ /proc/1/cwd/",
-        "cat < /proc/1/mem",
-        ": >> /proc/1/fd/3",
-    ],
-)
-async def test_the_guest_cannot_be_looked_into(run: Run, text: str) -> None:
-    assert "denied" in await run(f"({text}) 2>&1")
 
 
 async def test_no_control_group_can_be_changed_from_inside(run: Run) -> None:

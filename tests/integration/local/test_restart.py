@@ -89,6 +89,7 @@ async def test_another_process_with_the_same_pid_is_not_the_box(settings: LocalS
                 await bystander.wait()
 
 
+@pytest.mark.requirement("CR-04")
 @pytest.mark.parametrize("after", [0, 1, 5])
 async def test_a_daemon_killed_while_it_makes_leaves_only_what_is_found(
     settings: LocalSettings, after: int

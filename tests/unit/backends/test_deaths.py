@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from sandboxd.backends.parts.deaths import Evidence, judge
 from sandboxd.wire.codes import EndReason, Fault
 
@@ -32,6 +36,17 @@ def test_a_kill_while_the_counter_rose_at_its_own_limit_is_the_agents_oom() -> N
 def test_a_kill_while_the_counter_rose_far_below_its_limit_is_the_hosts() -> None:
     death = judge(killed(before=0, after=1, peak_mib=20))
     assert (death.reason, death.fault, death.mask) == (EndReason.OOM, Fault.INFRA, True)
+
+
+@pytest.mark.parametrize(
+    ("hits", "fault", "mask"), [(5, Fault.INFRA, True), (6, Fault.AGENT, False)]
+)
+def test_where_the_kernel_counts_whose_limit_was_met_the_peak_says_nothing(
+    hits: int, fault: Fault, mask: bool
+) -> None:
+    at_its_limit_once = killed(before=0, after=1, peak_mib=128)
+    death = judge(replace(at_its_limit_once, limit_hits=hits, limit_hits_before=5))
+    assert (death.reason, death.fault, death.mask) == (EndReason.OOM, fault, mask)
 
 
 def test_an_old_oom_of_a_child_does_not_explain_a_later_kill() -> None:

@@ -143,7 +143,7 @@ async def test_unclaimed_guest_ends_at_its_orphan_limit() -> None:
         await guest.hello()
         await guest.aclose()
         before = anyio.current_time()
-        assert "orphan limit" in (await anext(deaths)).detail
+        assert "no word from a daemon" in (await anext(deaths)).detail
         assert anyio.current_time() - before == pytest.approx(50)
 
 

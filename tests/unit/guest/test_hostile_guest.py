@@ -17,6 +17,7 @@ from sandboxd.guest import Guest, GuestLost
 from sandboxd.guest.line import guest_failure
 from sandboxd.model.claim import Claim
 from sandboxd.model.command import Command
+from sandboxd.wire.codes import ErrorCode, Fault
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_time]
 
@@ -198,6 +199,21 @@ async def test_what_a_refusal_says_can_always_be_passed_on(refusal: str) -> None
     passed_on = to_json({"detail": error.detail, "details": error.details})
     assert len(passed_on) < 5000
     assert b"NaN" not in passed_on
+
+
+@pytest.mark.parametrize(
+    ("told", "fault", "mask"),
+    [
+        ('"details": {"host_short": true}', Fault.INFRA, True),
+        ('"details": {"host_short": 1}', Fault.AGENT, False),
+        ('"details": {}', Fault.AGENT, False),
+    ],
+)
+async def test_a_machine_whose_disk_is_full_is_no_fault_of_the_agent(
+    told: str, fault: Fault, mask: bool
+) -> None:
+    error = guest_failure(f'{{"code": "disk_full", "detail": "x", {told}}}'.encode())
+    assert (error.code, error.fault, error.mask) == (ErrorCode.DISK_FULL, fault, mask)
 
 
 async def test_facts_of_a_refusal_are_kept() -> None:

@@ -35,6 +35,13 @@ def test_limits_are_written_in_the_units_of_version_2(base: Path) -> None:
     assert groups.entrances("box") == [box / "cgroup.procs"]
 
 
+def test_all_together_leave_process_numbers_to_the_machine(base: Path) -> None:
+    (base / "level" / "pids.max").touch()
+    CgroupsV2(base, "level")
+    most = int(Path("/proc/sys/kernel/pid_max").read_text())
+    assert 0.8 * most < int((base / "level" / "pids.max").read_text()) < most
+
+
 def test_children_are_given_controllers(base: Path) -> None:
     CgroupsV2(base, "level")
     assert (base / "level" / "cgroup.subtree_control").read_text() == "+cpu +memory +pids"

@@ -75,6 +75,24 @@ def test_a_tree_is_spread_where_that_is_possible_and_left_alone_elsewhere(tmp_pa
         assert directory.is_dir()
 
 
+def test_more_names_than_are_held_at_once_are_removed(tmp_path: Path) -> None:
+    top = tmp_path / "top"
+    (top / "many").mkdir(parents=True)
+    for number in range(10_001):
+        (top / "many" / str(number)).touch()
+    remove_tree(top)
+    assert not top.exists()
+
+
+def test_what_a_removal_that_was_broken_off_moved_is_in_nobodys_way(tmp_path: Path) -> None:
+    top = tmp_path / "top"
+    for serial in range(3):
+        (top / f".removing-{serial}-{os.getpid()}" / "a" / "b").mkdir(parents=True)
+    (top / "x" / "y" / "z").mkdir(parents=True)
+    remove_tree(top)
+    assert not top.exists()
+
+
 def test_links_are_removed_and_never_followed(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()

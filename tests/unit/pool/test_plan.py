@@ -21,6 +21,7 @@ EMPTY = PoolView(
     house_room=1000,
     house_spare=1000,
     refill=True,
+    shared_most=1000,
 )
 
 
@@ -76,6 +77,7 @@ counts = st.integers(0, 50)
         house_room=st.integers(-5, 50),
         house_spare=st.integers(-5, 50),
         refill=st.booleans(),
+        shared_most=counts,
     ),
     waiting=st.lists(st.sampled_from(Want), max_size=30),
 )
@@ -88,4 +90,4 @@ def test_no_plan_breaks_a_bound(view: PoolView, waiting: list[Want]) -> None:
     assert begun <= max(0, view.house_room)
     assert all(waiting[place] is Want.OWN for place in made.own)
     wanted = waiting.count(Want.STOCK) + (view.target if view.refill else 0)
-    assert made.shared <= max(0, wanted)
+    assert made.shared <= min(max(0, wanted), view.shared_most)

@@ -43,6 +43,7 @@ class DockerImages:
         self._makes: Counter[str] = Counter()  # by image id: makes under way
         self._dropping: dict[str, anyio.Event] = {}
         self._stocked: Callable[[], Mapping[str, bool]] = dict
+        self._tell: Callable[[str], None] = lambda _: None
         self._tidy = anyio.Event()
         # One tidying at a time: two would count the same excess, and drop twice as much.
         self._tidying = anyio.Lock()
@@ -50,6 +51,10 @@ class DockerImages:
     def wanted_by(self, templates: Callable[[], Mapping[str, bool]]) -> None:
         """Say who knows what templates name: each image, and whether its pool keeps stock."""
         self._stocked = templates
+
+    def when_pulled(self, call: Callable[[str], None]) -> None:
+        """See the protocol."""
+        self._tell = call
 
     async def ensure(self, reference: str, *, pull: Pull) -> ImageFacts:
         """Have an image here that this engine can run.
@@ -174,6 +179,8 @@ class DockerImages:
         if facts is not None:
             new = facts.image_id not in before
             self._ledger.note(facts.image_id, str(name), at=self._clock.now(), pulled=new)
+            if new:
+                self._tell(str(name))
             await self._ledger.save()
         self._tidy.set()
 

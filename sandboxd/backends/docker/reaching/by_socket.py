@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -14,11 +15,11 @@ from sandboxd.backends.docker.reaching.host_paths import HostPaths
 from sandboxd.backends.docker.reaching.way import Door, EndedEarly, Facts, Hold
 from sandboxd.backends.docker.records import BoxRecord, Whereabouts
 from sandboxd.backends.docker.watching.living import LivingBox
-from sandboxd.backends.parts.deaths import forged, lost
+from sandboxd.backends.parts.reaching import reach
 from sandboxd.backends.protocol import Death
 from sandboxd.errors import SandboxdError
 from sandboxd.guest.inside import GUEST_INSIDE, SHARED_INSIDE, SOCKET_INSIDE
-from sandboxd.guest.proven import NotTheGuest, connect_guest, is_our_own, says_hello
+from sandboxd.guest.proven import NotTheGuest, says_hello
 from sandboxd.kernel.processes import (
     ProcessMark,
     has_ended,
@@ -29,8 +30,6 @@ from sandboxd.kernel.processes import (
 from sandboxd.model.template import Mount
 from sandboxd.wire.codes import ErrorCode
 
-_UNREACHABLE_S = 2.0
-_AGAIN_S = 0.005
 _STEP_S = 0.002
 
 
@@ -93,27 +92,9 @@ class SocketReach:
 
         Raises `sandbox_lost`; who takes the guest's place ends the box.
         """
-        path = self._places.socket(box.box_id)
         pid = box.record.process.pid if box.record.process else 0
-        while True:
-            try:
-                return await connect_guest(path, pid)
-            except NotTheGuest as error:
-                await _end(box, forged(box.box_id, peer_pid=error.peer_pid, guest_pid=pid))
-                raise lost(box.death) from error
-            except BlockingIOError:  # the guest's queue of connections is full
-                await anyio.sleep(_AGAIN_S)
-            except OSError as error:
-                if is_our_own(error, path.parent):
-                    raise SandboxdError(
-                        ErrorCode.BACKEND_UNAVAILABLE,
-                        f"the daemon cannot reach the sandbox ({error}): see `sandboxd doctor`",
-                    ) from error
-                with anyio.move_on_after(_UNREACHABLE_S):
-                    await box.gone.wait()
-                if not box.gone.is_set():
-                    await _end(box, forged(box.box_id, peer_pid=0, guest_pid=pid))
-                raise lost(box.death) from error
+        socket = self._places.socket(box.box_id)
+        return await reach(box, socket, guest_pid=pid, end=partial(_end, box))
 
 
 def _mark(pid: int) -> ProcessMark | None:

@@ -5,9 +5,7 @@ Knows processes and records; what the engine says is brought here by others.
 
 from __future__ import annotations
 
-import os
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 import anyio
@@ -16,8 +14,9 @@ from anyio.abc import TaskGroup
 
 from sandboxd.backends.docker.records import BoxRecord
 from sandboxd.backends.docker.watching.written import Written
+from sandboxd.backends.parts.cpus import Cpus
 from sandboxd.backends.parts.oom_counts import OomCount
-from sandboxd.backends.parts.watchers import Watchers
+from sandboxd.backends.parts.roll import Roll
 from sandboxd.backends.protocol import Death
 from sandboxd.kernel.group_readings import Group, GroupReadings
 from sandboxd.kernel.processes import ended, has_ended, is_ending, kill
@@ -49,7 +48,7 @@ class LivingBox:
     written: where it writes, once that was asked for.
     cpu_measured: the processor time it had used when its disk was last measured.
     rests: left out of the next round, where that time is not known.
-    ooms: what its group counted while it lived. last: what it said at the last look.
+    ooms, limit_hits: what its group counted while it lived. last: what it said at the last look.
     """
 
     record: BoxRecord
@@ -65,6 +64,7 @@ class LivingBox:
     cpu_measured: int | None = None
     rests: bool = False
     ooms: OomCount = field(default_factory=OomCount)
+    limit_hits: OomCount = field(default_factory=OomCount)
     last: GroupReadings = field(default_factory=GroupReadings)
 
     @property
@@ -86,6 +86,7 @@ class LivingBox:
             self.last = read
             if not (was_ending or self.is_dead):
                 self.ooms.note(read.oom_kills, at=anyio.current_time())
+                self.limit_hits.note(read.limit_hits or 0, at=anyio.current_time())
         return read
 
     def _look(self) -> tuple[GroupReadings, bool]:
@@ -111,53 +112,33 @@ Examine = Callable[[BoxRecord, LivingBox | None], Awaitable[Death]]
 FindGroup = Callable[[BoxRecord], Group | None]
 
 
-class Roster:
+class Roster(Roll[LivingBox]):
     """Who lives, and who wants to know of deaths."""
 
-    def __init__(self, tasks: TaskGroup, *, examine: Examine, find_group: FindGroup) -> None:
+    def __init__(
+        self, tasks: TaskGroup, *, examine: Examine, find_group: FindGroup, cpus: Cpus
+    ) -> None:
         """examine: says why a dead box died."""
-        self._tasks = tasks
+        super().__init__(tasks, cpus)
         self._examine = examine
         self._find_group = find_group
-        self._boxes: dict[str, LivingBox] = {}
-        self._watchers = Watchers()
-
-    def living(self) -> list[LivingBox]:
-        """All that is under watch and not known to be dead."""
-        return [box for box in self._boxes.values() if not box.gone.is_set()]
-
-    def get(self, box_id: str) -> LivingBox | None:
-        """The box if it is under watch; dead ones stay until they are forgotten."""
-        return self._boxes.get(box_id)
 
     def add(self, record: BoxRecord, pidfd: int | None) -> LivingBox:
         """Watch a box from now on. Takes the pidfd over."""
         box = LivingBox(record=record, pidfd=pidfd, group=self._find_group(record))
-        self._boxes[box.box_id] = box
-        self._tasks.start_soon(self._watch, box, name=f"watch {box.box_id}")
-        return box
+        return self._enter(box, record.processors)
 
     def forget(self, box_id: str) -> None:
         """Let go of a box that was removed."""
-        box = self._boxes.pop(box_id, None)
+        box = self._strike(box_id)
         if box is not None:
             box.word.dead.set()  # ends the watch of one without pidfd
 
-    async def _watch(self, box: LivingBox) -> None:
-        try:
-            if box.pidfd is None:
-                await box.word.dead.wait()
-            else:
-                await ended(box.pidfd)
-            if not box.is_ours:
-                box.death = await self._examine(box.record, box)
-        finally:
-            box.gone.set()
-            if box.pidfd is not None:
-                os.close(box.pidfd)
-        if box.death is not None and not box.is_ours:
-            self._watchers.tell(box.death)
+    async def _until_dead(self, box: LivingBox) -> None:
+        if box.pidfd is None:
+            await box.word.dead.wait()
+        else:
+            await ended(box.pidfd)
 
-    def watch(self) -> AbstractAsyncContextManager[AsyncIterator[Death]]:
-        """Deaths from now on."""
-        return self._watchers.join()
+    async def _cause(self, box: LivingBox) -> Death:
+        return await self._examine(box.record, box)

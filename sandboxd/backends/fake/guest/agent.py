@@ -20,6 +20,7 @@ from sandboxd.backends.fake.guest.tree import FileTree
 from sandboxd.backends.fake.loopback import Listeners, Loopback, join_streams
 from sandboxd.backends.fake.loopback import programs as loopback_programs
 from sandboxd.backends.fake.terminal import Terminal, read_size
+from sandboxd.backends.parts.deaths import LIFE_OVER, ORPHANED
 from sandboxd.model.ids import is_caller_id, new_id
 
 _MAX_READ_BYTES = 1 << 20
@@ -53,13 +54,13 @@ class FakeGuest:
         self._dies_at: float | None = self._began + orphan_limit_s
         self._changed = anyio.Event()
 
-    async def live(self) -> str:
-        """Wait for the end of its life; says which of its two limits it was."""
+    async def live(self) -> int:
+        """Wait for the end of its life, by its hard end or for want of a daemon; its exit code."""
         while True:
             changed = self._changed
             left = None if self._dies_at is None else self._dies_at - anyio.current_time()
             if left is not None and left <= 0:
-                return "its hard end" if self.lease_id else "the orphan limit"
+                return LIFE_OVER if self.lease_id else ORPHANED
             with anyio.move_on_after(left):
                 await changed.wait()
 

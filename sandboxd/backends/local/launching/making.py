@@ -25,6 +25,7 @@ from sandboxd.backends.local.launching.launcher import (
 from sandboxd.backends.local.launching.mounts import show_mounts
 from sandboxd.backends.local.launching.roots import Root, build_directories, overlays_for
 from sandboxd.backends.local.launching.skeletons import Skeleton, SkeletonShelf
+from sandboxd.backends.parts.cpus import Cpus
 from sandboxd.backends.protocol import BoxOrder
 from sandboxd.errors import SandboxdError
 from sandboxd.guest.inside import MAX_SOCKET_PATH_BYTES
@@ -64,14 +65,18 @@ class Maker:
         skeletons: SkeletonShelf,
         cgroups: Cgroups,
         *,
+        cpus: Cpus,
         hidden: Sequence[Path],
+        orphan_s: float,
     ) -> None:
-        """hidden: what no mount of a template may show."""
+        """hidden: what no mount of a template may show. orphan_s: as in LocalSettings."""
         self._launcher = launcher
         self._shelf = shelf
         self._skeletons = skeletons
         self._cgroups = cgroups
+        self._cpus = cpus
         self._hidden = hidden
+        self._guest_arguments = ("--orphan-limit", f"{orphan_s:g}")
         self._files = CapacityLimiter(2)  # more would wait for each other's turn in Python
         self._joins = CapacityLimiter(16)
         self._patience = _Patience()
@@ -88,12 +93,14 @@ class Maker:
             labels=dict(order.labels),
             disk_limit_bytes=order.spec.resources.disk_mb * _MIB,
             memory_limit_bytes=order.spec.resources.memory_mb * _MIB,
+            processors=self._cpus.take(order.box_id, order.spec.resources.cpu),
         )
         places = await to_thread.run_sync(self._lay_out, record, order, root, limiter=self._files)
         spawned = await self._launcher.spawn(
             lambda fds: bwrap_argv(self._plan(places, order, root, fds)),
             places,
             group=self._cgroups.hosting(record.box_id),
+            processors=record.processors,
         )
         attempt.outer = spawned.outer
         try:
@@ -146,6 +153,7 @@ class Maker:
             info_fd=fds.info,
             status_fd=fds.status,
             block_fd=fds.block,
+            guest_arguments=self._guest_arguments,
         )
 
     def _skeleton_path(self, skeleton: Skeleton) -> str:

@@ -59,6 +59,19 @@ async def test_many_who_want_an_image_get_one_pull_that_outlives_who_gave_up(
     assert front.count("GET /v2/wanted/manifests/") <= 2  # by tag and by digest, for one pull
 
 
+async def test_an_image_that_came_is_told_of_once_and_one_that_is_here_is_not(
+    engine: Engine, shop: Registry, tmp_path: Path
+) -> None:
+    name = f"{shop.address}/told"
+    await shop.push("told", files={"data": os.urandom(1000)})
+    told: list[str] = []
+    async with images_of(engine, tmp_path) as images:
+        images.when_pulled(told.append)
+        for pull in ("missing", "missing", "always"):
+            await images.ensure(name, pull=pull)
+    assert [image.removesuffix(":latest") for image in told] == [name]
+
+
 async def test_a_registry_is_asked_for_two_images_at_once(
     engine: Engine, shop: Registry, front: Front, tmp_path: Path
 ) -> None:

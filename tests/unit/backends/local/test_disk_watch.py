@@ -13,7 +13,9 @@ import pytest
 from sandboxd.backends.local.boxes import BoxRecord, BoxShelf
 from sandboxd.backends.local.disk_watch import DiskWatch
 from sandboxd.backends.local.living import LivingBox, Roster
+from sandboxd.backends.parts.cpus import Cpus
 from sandboxd.kernel.cgroups import Cgroups, CgroupsV2, NoCgroups
+from sandboxd.kernel.processes import mark_process
 
 pytestmark = pytest.mark.anyio
 
@@ -37,10 +39,14 @@ def watch(shelf: BoxShelf) -> Watch:
     @asynccontextmanager
     async def watching(groups: Cgroups) -> AsyncIterator[dict[str, LivingBox]]:
         async with anyio.create_task_group() as tasks:
-            roster = Roster(tasks, shelf, groups)
+            roster = Roster(tasks, shelf, groups, Cpus(()))
             for name in ("box-a", "box-b"):
                 record = BoxRecord(
-                    box_id=name, labels={}, disk_limit_bytes=1 << 40, memory_limit_bytes=1 << 30
+                    box_id=name,
+                    labels={},
+                    disk_limit_bytes=1 << 40,
+                    memory_limit_bytes=1 << 30,
+                    process=mark_process(os.getpid(), pid_ns=0),
                 )
                 shelf.create(record)
                 roster.add(record, os.pidfd_open(os.getpid()))
@@ -101,3 +107,19 @@ async def test_without_groups_what_a_quiet_box_writes_is_found_all_the_same(
             await reads(boxes["box-b"], number * MB)
         write(shelf, "box-a", "file")
         await reads(boxes["box-a"], MB)
+
+
+async def test_what_was_deleted_counts_for_as_long_as_it_is_held(
+    shelf: BoxShelf, watch: Watch
+) -> None:
+    async with watch(NoCgroups("none")) as boxes:
+        place = shelf.places("box-a").run / "gone"
+        with place.open("wb") as held:
+            place.unlink()
+            held.write(b"x" * MB)
+            held.flush()
+            os.fsync(held.fileno())
+            await reads(boxes["box-a"], MB)
+        with anyio.fail_after(10):
+            while (boxes["box-a"].disk_bytes or 0) >= MB:  # noqa: ASYNC110
+                await anyio.sleep(0.005)

@@ -1,0 +1,152 @@
+"""One daemon with a key on each backend, and sandboxes in it that are attacked from inside.
+
+As root where the machine lets us, and as an ordinary user where there is one who can run us.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import httpx
+import pytest
+
+from tests.conformance.conftest import local_gap
+from tests.conftest import EngineHost
+from tests.contract.speaker import Speaker
+from tests.support.daemon import RunningDaemon, User, run_daemon
+
+KEY = "canary-of-a-key-6f1d"
+ENVIRON = "canary-of-the-daemon-9c2e"
+
+_CONFIG = """
+[server]
+api_keys = [{{name = "alice", key = "{key}"}}]
+{engine}
+[templates.root]
+image = "{image}"
+resources = {{cpu = 1.0, memory_mb = 256, pids = 128, disk_mb = 256}}
+pool = {{ready = 0, max = 8}}
+
+[templates.none]
+image = "{image}"
+resources = {{cpu = 0.5, memory_mb = 256, pids = 128, disk_mb = 256}}
+capabilities = "none"
+pool = {{ready = 0, max = 4}}
+
+[templates.wide]
+image = "{image}"
+resources = {{cpu = 1.0, memory_mb = 256, pids = 128, disk_mb = 256}}
+network = "internet"
+pool = {{ready = 0, max = 8}}
+
+[templates.user]
+image = "{image}"
+resources = {{cpu = 1.0, memory_mb = 256, pids = 128, disk_mb = 256}}
+{user}
+pool = {{ready = 0, max = 4}}
+"""
+
+# (backend, whether an ordinary user's daemon)
+_YARDS = {"local": ("local", False), "local-user": ("local", True), "docker": ("docker", False)}
+
+
+@dataclass(frozen=True, slots=True)
+class Yard:
+    """A daemon, as its caller sees it. has_users: sandboxes may have users beside their root."""
+
+    name: str
+    daemon: RunningDaemon
+    http: httpx.Client
+    folder: Path
+    has_users: bool
+
+    @property
+    def port(self) -> int:
+        """Where its API listens."""
+        return int(self.daemon.url.rsplit(":", 1)[1])
+
+    def lease(self, template: str, **fields: object) -> Speaker:
+        """A sandbox, which ends with the daemon."""
+        answer = self.http.post("/v1/sandboxes", json={"template": template, **fields})
+        assert answer.status_code == 201, answer.text
+        return Speaker(self.http, f"/v1/sandboxes/{answer.json()['id']}")
+
+
+@cache
+def ordinary_user() -> User | str:
+    """Who runs a daemon without root's rights here, or why there is nobody."""
+    if os.geteuid() != 0:
+        return "not root: the daemon of `local` is an ordinary user's already"
+    same = sys.version_info[:2]
+    for program in (sys.executable, f"/usr/bin/python{same[0]}.{same[1]}"):
+        user = User(number=65534, python=program)
+        if user.can_run():
+            return user
+    return "no Python of this version that an ordinary user can run"
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=_marks) for name, _marks in {
+        "local": (), "local-user": (), "docker": (pytest.mark.docker, pytest.mark.timeout(120)),
+    }.items()],
+)  # fmt: skip
+def yard(request: pytest.FixtureRequest) -> Iterator[Yard]:
+    """The daemon under attack."""
+    name = str(request.param)
+    backend, as_user = _YARDS[name]
+    image, engine, user = "host", "", None
+    if backend == "docker":
+        found: EngineHost = request.getfixturevalue("engine_host")
+        image, engine = found.image, f'[backend.docker]\nhost = "{found.host}"'
+    elif gap := local_gap():
+        pytest.skip(gap)
+    if as_user:
+        chosen = ordinary_user()
+        if isinstance(chosen, str):
+            pytest.skip(chosen)
+        user = chosen
+    has_users = backend == "docker" or (os.geteuid() == 0 and not as_user)
+    config = _CONFIG.format(
+        key=KEY, engine=engine, image=image, user='user = "1000"' if has_users else ""
+    )
+    with TemporaryDirectory(prefix="sbx-yard-") as directory:
+        folder = Path(directory)
+        environ = {"CANARY": ENVIRON}
+        with run_daemon(folder, backend=backend, config=config, user=user, environ=environ) as ours:
+            headers = {"Authorization": f"Bearer {KEY}"}
+            with httpx.Client(base_url=ours.url, headers=headers, timeout=60) as http:
+                yield Yard(name, ours, http, folder, has_users)
+
+
+KINDS = ["root", "user", "none"]
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def kind(request: pytest.FixtureRequest, yard: Yard) -> str:
+    """Whose rights the attacker has: root's inside, a user's, or root's with none."""
+    if request.param == "user" and not yard.has_users:
+        pytest.skip("one user id in each sandbox")
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def box(yard: Yard, kind: str) -> Iterator[Speaker]:
+    """A sandbox of that kind, which all attacks of a module must leave alive."""
+    speaker = yard.lease(kind)
+    yield speaker
+    yard.http.delete(speaker.path)
+
+
+@pytest.fixture(scope="module")
+def root_box(yard: Yard) -> Iterator[Speaker]:
+    """A sandbox whose commands have all the rights there are."""
+    speaker = yard.lease("root")
+    yield speaker
+    yard.http.delete(speaker.path)

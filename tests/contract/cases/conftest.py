@@ -1,0 +1,27 @@
+"""Daemons that a test may kill, and their machine as it looks past them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import EngineHost
+from tests.contract.cases.houses import House, house
+
+
+@pytest.fixture(scope="module")
+def engine(backend: str, request: pytest.FixtureRequest) -> EngineHost | None:
+    """The container engine below, if there is one."""
+    return request.getfixturevalue("engine_host") if backend == "docker" else None
+
+
+@pytest.fixture
+def open_house(
+    tmp_path: Path, engine: EngineHost | None
+) -> Callable[..., AbstractContextManager[House]]:
+    """Opens a daemon of the test's own; what may be given is `house`'s."""
+    return partial(house, tmp_path, engine)

@@ -1,0 +1,196 @@
+"""A daemon of a test's own, and what its machine holds of it, seen past the daemon."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import docker
+import httpx
+
+from sandboxd.backends.docker.labels import owned_by
+from sandboxd.backends.local.boxes import parse_documents
+from tests.conftest import EngineHost
+from tests.contract.speaker import eventually
+from tests.support.docker_service import Containers
+from tests.support.service import Service, service
+
+_TEMPLATE = """
+[templates.python]
+image = {image}
+resources = {{memory_mb = 256, pids = 256}}
+pool = {{{pool}}}
+{template}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class House:
+    """A running daemon, which `service` may kill, stop and start again, and the engine below it."""
+
+    service: Service
+    engine: EngineHost | None
+
+    @property
+    def url(self) -> str:
+        """Where it listens, which changes with each start."""
+        return self.service.url
+
+    @property
+    def kind(self) -> str:
+        """Its backend."""
+        return "local" if self.engine is None else "docker"
+
+    def boxes(self) -> set[str]:
+        """Every box of which there is anything: a container in whatever state, or a directory."""
+        if self.engine is not None:
+            return Containers(self.engine.host, self.service).box_ids()
+        place = self.service.state / "boxes"
+        return {entry.name for entry in place.iterdir()} if place.exists() else set()
+
+    def living(self) -> set[str]:
+        """The boxes whose first process runs."""
+        return {box_id for box_id in self.boxes() if self._lives(box_id)}
+
+    def processes(self) -> list[str]:
+        """The command lines on this machine that name one of its boxes, or its container."""
+        names = self.boxes()
+        if self.engine is not None:
+            found = Containers(self.engine.host, self.service).all()
+            names = {str(container["Id"]) for container in found}
+        return [words for words in _command_lines() if any(name in words for name in names)]
+
+    def other_objects(self) -> list[str]:
+        """Networks and volumes of its sandboxes."""
+        if self.engine is None:
+            return []
+        ours = owned_by(Containers(self.engine.host, self.service).installation)
+        client = docker.APIClient(base_url=self.engine.host, version="1.41", timeout=30)
+        with closing(client):
+            networks = [found["Id"] for found in client.networks(filters=ours)]
+            volumes = client.volumes(filters=ours)["Volumes"] or []
+        return networks + [volume["Name"] for volume in volumes]
+
+    def first_process(self, box_id: str) -> int:
+        """This machine's number of a box's first process; 0 if there is none."""
+        if self.engine is not None:
+            return Containers(self.engine.host, self.service).pid(box_id)
+        return _local_pid(self.service.state / "boxes" / box_id / "box.json")
+
+    def remove(self, box_id: str) -> None:
+        """Take a box away by hand, as an operator might: the container itself, or its process."""
+        if self.engine is None:
+            self.kill(box_id)
+            return
+        containers = Containers(self.engine.host, self.service)
+        client = docker.APIClient(base_url=self.engine.host, version="1.41", timeout=30)
+        with closing(client):
+            client.remove_container(containers.facts(box_id)["Id"], force=True, v=True)
+
+    def kill(self, box_id: str) -> None:
+        """kill -9 of its first process, behind everybody's back."""
+        if self.engine is not None:
+            assert Containers(self.engine.host, self.service).kill(box_id)
+            return
+        pid = self.first_process(box_id)
+        assert pid
+        os.kill(pid, signal.SIGKILL)
+
+    def pool(self) -> dict[str, Any]:
+        """What the daemon says of its pool."""
+        found: list[dict[str, Any]] = httpx.get(f"{self.url}/v1/pools", timeout=30).json()["pools"]
+        return found[0]
+
+    def full(self, *, within_s: float = 30) -> None:
+        """Wait until its stock is complete and nothing else goes on."""
+        eventually(
+            lambda: self._at_rest(self.pool()), within_s=within_s, what="the pool is full, at rest"
+        )
+
+    def box_of(self, sandbox_id: str) -> str:
+        """The box of a lease."""
+        log = httpx.get(f"{self.url}/v1/sandboxes/{sandbox_id}/logs", timeout=30).text
+        lines = map(json.loads, log.splitlines())
+        return next(str(line["box_id"]) for line in lines if line["event"] == "leased")
+
+    def empty(self, *, within_s: float = 30) -> None:
+        """The same with no lease left."""
+        eventually(
+            lambda: self.pool()["leased"] == 0 and self._at_rest(self.pool()),
+            within_s=within_s,
+            what="no lease is left, and the pool is at rest",
+        )
+
+    def errors(self) -> list[str]:
+        """The lines of its log that tell of something broken."""
+        lines = self.service.log.read_text(errors="replace").splitlines()
+        return [line for line in lines if "Traceback" in line or '"level": "error"' in line]
+
+    def _lives(self, box_id: str) -> bool:
+        if self.engine is not None:
+            try:
+                facts = Containers(self.engine.host, self.service).facts(box_id)
+            except (ValueError, docker.errors.NotFound):  # it went meanwhile
+                return False
+            return bool(facts["State"]["Running"])
+        pid = self.first_process(box_id)
+        return pid != 0 and _runs(pid)
+
+    @staticmethod
+    def _at_rest(pool: dict[str, Any]) -> bool:
+        busy = pool["disposing"] or pool["making"] or pool["queued"]
+        return bool(pool["ready"] == pool["target"] and not busy)
+
+
+@contextmanager
+def house(
+    folder: Path,
+    engine: EngineHost | None,
+    *,
+    pool: str = "ready = 2, max = 40",
+    template: str = "",
+    more: str = "",
+    port: int = 0,
+) -> Iterator[House]:
+    """A started daemon with one template `python`; at the end nothing of it is left.
+
+    pool, template, more: TOML, inside and below the template. port: 0 for another at each start.
+    """
+    image = engine.image if engine is not None else "host"
+    text = _TEMPLATE.format(image=json.dumps(image), pool=pool, template=template)
+    text = (f"[backend.docker]\nhost = {json.dumps(engine.host)}\n" if engine else "") + text
+    kind = "docker" if engine is not None else "local"
+    with service(folder, backend=kind, config=text + more, port=port) as running:
+        opened = House(running, engine)
+        yield opened
+        running.end()
+        assert opened.boxes() == set()
+
+
+def _local_pid(record: Path) -> int:
+    try:
+        found = parse_documents(record.read_text())
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
+    return int((found.get("process") or {}).get("pid", 0))
+
+
+def _command_lines() -> Iterator[str]:
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(FileNotFoundError, ProcessLookupError):
+                yield (entry / "cmdline").read_bytes().decode(errors="replace")
+
+
+def _runs(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rsplit(")", 1)[1].split()[0] not in "ZX"
