@@ -185,6 +185,7 @@ class Daemon:
             installation=self._state_dir.installation,
             most=self._settings.limits.max_sandboxes,
             quotas=_quotas(self._settings),
+            slots=_processors(backend) if self._settings.backend.bind_cpus else 0,
             outside=Outside(door),
             way_out=WayOutSettings(
                 limits=way_out.limits, wider=way_out.wider, forwards=way_out.forwards
@@ -268,6 +269,12 @@ class Daemon:
             self._metrics.loop_lag.observe(max(0.0, anyio.current_time() - due))
 
 
+def _processors(backend: Backend) -> int:
+    """How many sandboxes may run on; where their machine is not known, ours stands in for it."""
+    most = backend.capabilities().most
+    return (os.cpu_count() or 1) if most is None else int(most.cpu)
+
+
 @asynccontextmanager
 async def open_backend(settings: Settings, state_dir: StateDir) -> AsyncIterator[Backend]:
     """The backend that the settings name. Raises `not_supported` for one that is not built yet."""
@@ -289,7 +296,6 @@ def _backend(settings: Settings, state_dir: StateDir) -> AbstractAsyncContextMan
                     id_count=settings.backend.local.id_count,
                     images=settings.backend.local.images,
                     hidden=hidden_files(settings),
-                    bind_cpus=settings.backend.bind_cpus,
                     orphan_s=settings.backend.orphan_s,
                 )
             )
@@ -324,7 +330,6 @@ def docker_settings(settings: Settings, state_dir: StateDir) -> DockerSettings:
         starting=options.starting,
         ready_timeout_s=options.ready_timeout_s,
         disk_every_s=options.disk_every_s,
-        bind_cpus=settings.backend.bind_cpus,
         orphan_s=settings.backend.orphan_s,
         network=options.network,
         images=ImageSettings(

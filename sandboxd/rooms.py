@@ -29,6 +29,7 @@ from sandboxd.leases.granting import Granting
 from sandboxd.leases.quotas import Quotas
 from sandboxd.leases.reaper import Reaper
 from sandboxd.leases.runs import Runs
+from sandboxd.leases.slots import Slots
 from sandboxd.leases.store import LeaseStore
 from sandboxd.leases.tenancy import Tenancy
 from sandboxd.leases.ways_out import WayOutSettings, WaysOut
@@ -53,7 +54,8 @@ class Foundation:
     """What the rooms stand on.
 
     installation: marks every box that is ours. most: boxes in all. outside: what ways out lead to.
-    quotas: by the names that own leases.
+    quotas: by the names that own leases. slots: processors that leases are spread over; 0: they
+    are not.
     """
 
     backend: Backend
@@ -65,6 +67,7 @@ class Foundation:
     outside: Outside = field(default_factory=Outside)
     way_out: WayOutSettings = field(default_factory=WayOutSettings)
     quotas: Mapping[str, Quota] = field(default_factory=dict)
+    slots: int = 0
 
 
 class Rooms:
@@ -90,6 +93,7 @@ class Rooms:
             clock=foundation.clock,
             metrics=foundation.metrics,
             events=self.events,
+            slots=Slots(foundation.slots),
         )
         self.quotas = Quotas(office.book, foundation.quotas)
         office.gates.append(self.quotas)

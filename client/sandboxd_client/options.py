@@ -49,10 +49,10 @@ class LeaseOptions(TypedDict, total=False):
     outside, where nobody inside sees them. secrets: environment variables that are told to nobody.
     files: by path, bytes, text or FileContent. timeout_s, idle_timeout_s: the two clocks.
     grading_s: at its hard end what runs is ended, and the sandbox kept that much longer to grade.
-    wait_timeout_s: how long to queue (default 60), and the deadline of all tries. run_id, group_id,
-    rollout_id, labels: to find it by. priority: who queues with a higher one is served first,
-    0 by default. idempotency_key: the same key gives the same sandbox; with a
-    key of the caller's own a cancelled lease is left in place, to be asked for again.
+    wait_timeout_s: how long to queue, and the deadline of all tries (default 600). run_id,
+    group_id, rollout_id, labels: to find it by. priority: who queues with a higher one is served
+    first, 0 by default. idempotency_key: the same key gives the same sandbox; with a key of the
+    caller's own a cancelled lease is left in place, to be asked for again.
     """
 
     image: str | None

@@ -181,6 +181,20 @@ class TemplateInfo(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaInfo(Record):
+    """What the leases of a key may take together, and take now.
+
+    limits: by `leases`, `cpu` (cores), `memory_mb` and `creates_per_minute`, None for no bound.
+    used: by the first three of them. creates_left: how many may be asked for right now.
+    """
+
+    key: str = ""
+    limits: Mapping[str, float | None] = field(default_factory=dict)
+    used: Mapping[str, float] = field(default_factory=dict)
+    creates_left: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VersionInfo(Record):
     """What the daemon is and can do."""
 

@@ -309,7 +309,7 @@ func (g *guest) postStdin(w http.ResponseWriter, r *http.Request) error {
 	<-e.launched
 	taken, err := e.stdin.feed(r.Body, offset, eof)
 	if err != nil {
-		return err
+		return e.refused(err)
 	}
 	writeJSON(w, 200, map[string]int64{"offset": taken})
 	return nil

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"path"
+	"sync/atomic"
 	"syscall"
 )
 
@@ -18,6 +19,7 @@ type claimRequest struct {
 	Nofile       *uint64           `json:"nofile"`
 	Nproc        *uint64           `json:"nproc"`
 	AddressSpace *uint64           `json:"max_rss_as_bytes"`
+	Affinity     *affinity         `json:"affinity"`
 }
 
 type claimFile struct {
@@ -26,7 +28,7 @@ type claimFile struct {
 	Mode *uint32 `json:"mode"`
 }
 
-// claim is what a lease laid down for every later call. It never changes.
+// claim is what a lease laid down for every later call. It never changes, but for what was seen since.
 type claim struct {
 	leaseID  string
 	at       int64 // boot time
@@ -35,6 +37,9 @@ type claim struct {
 	user     account
 	dropCaps bool
 	rlimits  []rlimit64
+	cpus     *cpuMask    // that commands run on; nil for all that the guest may use
+	shell    string      // that there was; "" for none
+	entered  atomic.Bool // a command of the user's has begun in the workdir
 }
 
 var unclaimed = claim{workdir: "/"}
@@ -49,9 +54,7 @@ func (g *guest) settings() *claim {
 	case g.setup != nil:
 		return g.setup
 	}
-	c := unclaimed
-	c.user = g.usual
-	return &c
+	return &claim{workdir: unclaimed.workdir, user: g.usual}
 }
 
 func (r *claimRequest) check() *problem {
@@ -71,6 +74,9 @@ func (r *claimRequest) check() *problem {
 		if f.Path == "" || hasNUL(f.Path) {
 			return fail("bad_request", "files: %q is not a path", f.Path)
 		}
+	}
+	if p := r.Affinity.check(); p != nil {
+		return p
 	}
 	return checkEnv(r.Env)
 }
@@ -98,15 +104,16 @@ func (g *guest) take(r *claimRequest) error {
 		return problem
 	}
 	c := &claim{leaseID: r.LeaseID, env: r.Env, workdir: path.Clean("/" + r.Workdir), user: user,
-		dropCaps: r.Capabilities == "none"}
+		dropCaps: r.Capabilities == "none", cpus: r.Affinity.within(g.cpus)}
 	c.addRlimit(syscall.RLIMIT_NOFILE, r.Nofile)
 	c.addRlimit(rlimitNproc, r.Nproc)
 	c.addRlimit(syscall.RLIMIT_AS, r.AddressSpace)
 	if err := c.furnish(r.Files); err != nil {
 		return err
 	}
-	c.at = bootNow()
+	c.at, c.shell = bootNow(), g.shells.kind()
 	g.claim = c
+	g.processes.move(c.cpus)
 	g.setLife(r.LifeS)
 	return nil
 }

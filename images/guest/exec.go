@@ -1,6 +1,7 @@
 package main
 
 import (
+	"path"
 	"sync"
 	"syscall"
 	"time"
@@ -100,6 +101,7 @@ type result struct {
 	signal                  string
 	oomKills                int64
 	hostShort               bool // the machine's want, not the sandbox's
+	fromInside              bool // what it wanted was there at the claim, and only the sandbox took it away
 	duration                time.Duration
 	survivors               bool
 	shellEnded, interrupted bool
@@ -127,6 +129,13 @@ func (e *Exec) forceEnd(outcome string) bool {
 	return true
 }
 
+// endedByCaller says whether a caller had a hand in its end.
+func (e *Exec) endedByCaller() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.stop == outcomeKilled || e.signals != 0
+}
+
 // prepare turns a request into a launch. A failure is the command's own: reason and detail.
 func (g *guest) prepare(r *execRequest, settings *claim) (l *launch, reason, detail string) {
 	who, p := settings.account(r.User)
@@ -135,9 +144,10 @@ func (g *guest) prepare(r *execRequest, settings *claim) (l *launch, reason, det
 	}
 	cwd := settings.absolute(r.Cwd)
 	env := buildEnv(who, cwd, g.base, r.terminalEnv(), settings.env, r.Env)
-	return newLaunch(r.Argv, env, cwd, who, settings)
+	return newLaunch(r.Argv, env, r.Cwd, who, settings)
 }
 
+// newLaunch prepares argv for who, in cwd as the call gave it.
 func newLaunch(argv, env []string, cwd string, who account, settings *claim) (l *launch, reason, detail string) {
 	l = &launch{
 		rlimitN:  0,
@@ -145,6 +155,7 @@ func newLaunch(argv, env []string, cwd string, who account, settings *claim) (l 
 		oomValue: [4]byte{'5', '0', '0'},
 		shimName: shimName,
 		dropCaps: settings.dropCaps,
+		cpus:     settings.cpus,
 		capHead:  [2]uint32{capVersion3, 0},
 	}
 	for i := range l.ones {
@@ -161,11 +172,15 @@ func newLaunch(argv, env []string, cwd string, who account, settings *claim) (l 
 			l.paths = append(l.paths, at)
 		}
 	}
-	dir, err := syscall.BytePtrFromString(cwd)
-	if err != nil {
+	dir, err1 := syscall.BytePtrFromString(settings.absolute(cwd))
+	workdir, err2 := syscall.BytePtrFromString(settings.workdir)
+	if err1 != nil || err2 != nil {
 		return nil, "bad_cwd", "a zero byte in cwd"
 	}
 	l.dir = dir
+	if !path.IsAbs(cwd) {
+		l.workdir = workdir
+	}
 	l.setUser, l.uid, l.gid, l.groups = who.switched, uintptr(who.uid), uintptr(who.gid), who.groups
 	l.addRlimits(settings)
 	l.stacks = new([2][stackWords]uint64)
@@ -244,6 +259,7 @@ func (g *guest) supervise(e *Exec, r *execRequest, pipes *execPipes) {
 		g.finish(e, g.startFailure(e.process, r))
 		return
 	}
+	g.settings().begun(r.Cwd, r.User)
 	raiseOOMScore(e.process.pid)
 	close(e.launched)
 	e.stdin.begin()

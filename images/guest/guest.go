@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	protocolNumber = 2
-	olderProtocol  = 1 // what was said in it means the same in this one
+	protocolNumber = 3
+	olderProtocol  = 2 // what was said in it means the same in this one
 
 	// Exit statuses of the guest itself; the backend reads them as evidence.
 	exitUsage       = 64
@@ -38,6 +38,7 @@ type guest struct {
 	limits    *limitReader
 	listeners *listenerTable
 	trim      *trimmer
+	cpus      *cpuMask     // that it may run on itself; nil where that is not known
 	lastWord  atomic.Int64 // boot time of the daemon's last request
 
 	lifeMu   sync.Mutex // guards what follows
@@ -72,6 +73,7 @@ func newGuest(o options) (*guest, error) {
 		deadlines: timers,
 		processes: processes,
 		limits:    newLimitReader(o.cgroupRoot),
+		cpus:      ownProcessors(),
 		orphanS:   o.orphanLimitS,
 		exitWith:  exit,
 	}

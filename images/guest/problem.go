@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
+	"strings"
 	"syscall"
 )
 
@@ -48,6 +50,14 @@ func (p *problem) with(key string, value any) *problem {
 	return p
 }
 
+// blame marks what is the doing of the sandbox's own code, and not of who asks.
+func (p *problem) blame(inside bool) *problem {
+	if inside {
+		return p.with("from_inside", true)
+	}
+	return p
+}
+
 // asProblem gives any error a code. What is no problem and no errno is ours: internal.
 func asProblem(err error) *problem {
 	var p *problem
@@ -61,12 +71,32 @@ func asProblem(err error) *problem {
 	var errno syscall.Errno
 	if errors.As(err, &errno) {
 		p := fileProblem(errno, err.Error())
+		if errno == syscall.ENAMETOOLONG && !isTooLong(err) {
+			p = fail("file_not_found", "%s", err.Error()).with("errno", "ENAMETOOLONG") // a link names it
+		}
+		if errno == syscall.EAGAIN {
+			p.blame(true) // a file that a process inside holds by a lease
+		}
 		if errno == syscall.ENOSPC && !inOwnMemory(err) {
 			p.with("host_short", true)
 		}
 		return p
 	}
 	return fail("internal", "%v", err)
+}
+
+// isTooLong says whether the path itself is what the kernel found too long, and not where a link in it leads.
+func isTooLong(err error) bool {
+	var at *os.PathError
+	if !errors.As(err, &at) || len(at.Path) >= syscall.PathMax {
+		return true
+	}
+	for _, name := range strings.Split(at.Path, "/") {
+		if len(name) > 255 {
+			return true
+		}
+	}
+	return false
 }
 
 // fileProblem is what an errno of a file call means to the caller.

@@ -36,6 +36,10 @@ type shell struct {
 	run  *shellRun
 	last int // status of the last run
 	dead bool
+	// byCaller: a caller ended it, or meant to. kills are those counted before its last run.
+	byCaller bool
+	kills    kills
+	shortOf  want // what became of the memory until its end
 }
 
 type shellTable struct {
@@ -169,21 +173,22 @@ func (t *shellTable) remove(s *shell) {
 
 // startShell starts it and waits until it executes.
 func (g *guest) startShell(r *shellRequest, kind string) (*shell, error) {
+	settings := g.settings()
 	argv, problem := shellArgv(kind)
 	if problem != nil {
-		return nil, problem
+		return nil, problem.blame(settings.shell != "")
 	}
-	settings := g.settings()
 	who, problem := settings.account(r.User)
 	if problem != nil {
 		return nil, problem
 	}
 	cwd := settings.absolute(r.Cwd)
-	l, reason, detail := newLaunch(argv, buildEnv(who, cwd, g.base, settings.env, r.Env), cwd, who, settings)
+	l, reason, detail := newLaunch(argv, buildEnv(who, cwd, g.base, settings.env, r.Env), r.Cwd, who, settings)
 	if l == nil {
 		return nil, fail("bad_request", "%s", detail).with("reason", reason)
 	}
-	s := &shell{id: r.ShellID, kind: kind, guest: g, status: make(chan int, 1), gone: make(chan struct{})}
+	s := &shell{id: r.ShellID, kind: kind, guest: g, status: make(chan int, 1), gone: make(chan struct{}),
+		kills: g.limits.kills()}
 	if err := s.launch(l); err != nil {
 		return nil, err
 	}
@@ -191,20 +196,44 @@ func (g *guest) startShell(r *shellRequest, kind string) (*shell, error) {
 	if s.process.lost || s.process.failedAt != stageNone {
 		s.program.Close()
 		s.closePumps()
-		reason := reasonOf(s.process.failedAt, s.process.errno)
-		code := "bad_request"
-		if reason == "pids" || reason == "no_memory" {
-			code = "busy"
-		}
-		subject := subjectOf(s.process.failedAt, argv[0], cwd, r.User)
-		return nil, fail(code, "the shell cannot be started: %s: %v", subject, s.process.errno).with("reason", reason)
+		return nil, g.shellFailure(s.process, argv[0], r)
 	}
+	settings.begun(r.Cwd, r.User)
 	raiseOOMScore(s.process.pid)
 	for _, p := range s.pumps {
 		p.start()
 	}
 	go s.watch()
 	return s, nil
+}
+
+// shellFailure is why a shell was never run, and whose doing that is, as for a command.
+func (g *guest) shellFailure(p *process, program string, r *shellRequest) *problem {
+	if p.lost {
+		return fail("conflict", "what was to tell of the shell was killed at its start").blame(p.stillborn)
+	}
+	settings, reason := g.settings(), reasonOf(p.failedAt, p.errno)
+	subject := subjectOf(p.failedAt, program, settings.absolute(r.Cwd), r.User)
+	detail := "the shell cannot be started: " + subject + ": " + p.errno.Error()
+	switch reason {
+	case "pids", "no_memory":
+		return g.short(p.errno, detail).with("reason", reason)
+	case "bad_cwd":
+		return fail("bad_request", "%s", detail).with("reason", reason).
+			blame(p.failedAt == stageWorkdir && settings.spoiled(p.errno, r.User))
+	case "bad_user":
+		return fail("bad_request", "%s", detail).with("reason", reason)
+	}
+	return fail("bad_request", "%s", detail).with("reason", reason).blame(true)
+}
+
+// short is what a call is refused with that found no process or memory, here or on the machine.
+func (g *guest) short(errno syscall.Errno, detail string) *problem {
+	p := fail("busy", "%s", detail)
+	if g.limits.forkFailedForHost(errno) {
+		return p.with("host_short", true)
+	}
+	return p.blame(true)
 }
 
 func shellArgv(kind string) ([]string, *problem) {
@@ -235,7 +264,7 @@ func (s *shell) launch(l *launch) (err error) {
 			for _, fd := range ours[:i] {
 				syscall.Close(fd)
 			}
-			return fail("busy", "pipes: %v", err)
+			return s.guest.short(errnoOf(err), "pipes: "+err.Error())
 		}
 		ours[i] = fds[side]
 		theirs = append(theirs, fds[1-side])
@@ -250,7 +279,7 @@ func (s *shell) launch(l *launch) (err error) {
 		statusFile.Close()
 		s.program.Close()
 		s.closePumps()
-		return fail("busy", "fork: %v", err)
+		return s.guest.short(errnoOf(err), "fork: "+err.Error())
 	}
 	go s.readStatus(statusFile)
 	return nil
@@ -294,15 +323,25 @@ func (s *shell) readStatus(from *os.File) {
 func (s *shell) watch() {
 	<-s.process.ended
 	s.mu.Lock()
-	s.dead = true
+	s.dead, s.shortOf = true, s.guest.limits.since(s.kills)
 	s.mu.Unlock()
 	s.program.Close()
 	close(s.gone)
 }
 
+// isOver is what a run is refused with once the shell has ended. The lock is held.
+func (s *shell) isOver() *problem {
+	end := s.process.end
+	byCaller := s.byCaller || (s.run != nil && s.run.exec.endedByCaller())
+	forHost := end.signal == syscall.SIGKILL && s.shortOf.hostShort
+	return fail("conflict", "the shell has ended").with("shell_ended", true).
+		blame(!byCaller && end.known && !forHost)
+}
+
 // close ends the shell and all it started.
 func (s *shell) close() {
 	s.mu.Lock()
+	s.byCaller = true
 	run := s.run
 	s.mu.Unlock()
 	if run != nil {

@@ -107,7 +107,7 @@ func (t *execTable) claimRun(s *shell, r *runRequest) (*Exec, bool, *problem) {
 	defer s.mu.Unlock()
 	if _, missing := t.find(r.ExecID); missing != nil {
 		if s.dead {
-			return nil, false, fail("conflict", "the shell has ended").with("shell_ended", true)
+			return nil, false, s.isOver()
 		}
 		if s.run != nil {
 			return nil, false, fail("conflict", "the shell is busy").with("state", shellBusy)
@@ -132,6 +132,9 @@ func (s *shell) perform(e *Exec, r *runRequest) {
 	run := e.run
 	run.before = run.descendants()
 	e.kills = g.limits.kills()
+	s.mu.Lock()
+	s.kills = e.kills
+	s.mu.Unlock()
 	for which, p := range s.pumps {
 		p.into(e.outputSink(g, which))
 	}
@@ -168,7 +171,9 @@ func (s *shell) perform(e *Exec, r *runRequest) {
 	} else {
 		res.survivors = len(run.fresh()) > 0
 	}
+	byCaller := res.shellEnded && e.endedByCaller()
 	s.mu.Lock()
+	s.byCaller = s.byCaller || byCaller
 	s.run = nil
 	s.mu.Unlock()
 	g.finish(e, res)

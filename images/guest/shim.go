@@ -44,6 +44,7 @@ const (
 	stageChdir
 	stageExec
 	stageTerminal
+	stageWorkdir // of the two directories it is the default one that cannot be entered
 )
 
 // Kinds of record that a shim writes to the status pipe.
@@ -95,6 +96,7 @@ type launch struct {
 	paths      []*byte // what to execute: the first that is there
 	argv, envv []*byte
 	dir        *byte
+	workdir    *byte // where dir starts; nil for a place of the caller's own
 	rlimits    [maxRlimits]rlimit64
 	rlimitN    int
 	tty        bool // stdin becomes the controlling terminal
@@ -102,6 +104,7 @@ type launch struct {
 	uid, gid   uintptr
 	groups     []uint32
 	dropCaps   bool
+	cpus       *cpuMask // nil: as the guest
 	oomPath    *byte
 	oomValue   [4]byte
 	stacks     *[2][stackWords]uint64
@@ -258,6 +261,9 @@ func commandMain(l *launch) {
 		syscall.O_WRONLY|syscall.O_CLOEXEC, 0, 0, 0); errno == 0 {
 		syscall.RawSyscall(syscall.SYS_WRITE, fd, uintptr(unsafe.Pointer(&l.oomValue)), 3)
 	}
+	if l.cpus != nil { // for what programs count, no wall: a refusal is no failure
+		syscall.RawSyscall(syscall.SYS_SCHED_SETAFFINITY, 0, l.cpus.size, uintptr(unsafe.Pointer(&l.cpus.bits)))
+	}
 	for i := 0; i < l.rlimitN; i++ {
 		syscall.RawSyscall6(sysPrlimit64, 0, uintptr(l.rlimits[i].resource), uintptr(unsafe.Pointer(&l.rlimits[i].cur)), 0, 0, 0)
 	}
@@ -330,10 +336,17 @@ func commandCredentials(l *launch) bool {
 //go:norace
 func commandChdir(l *launch) bool {
 	_, _, errno := syscall.RawSyscall(syscall.SYS_CHDIR, uintptr(unsafe.Pointer(l.dir)), 0, 0)
-	if errno != 0 {
-		l.failedAt, l.errno = stageChdir, errno
+	if errno == 0 {
+		return true
 	}
-	return errno == 0
+	l.failedAt, l.errno = stageChdir, errno
+	if l.workdir != nil {
+		_, _, errno = syscall.RawSyscall(syscall.SYS_CHDIR, uintptr(unsafe.Pointer(l.workdir)), 0, 0)
+		if errno != 0 {
+			l.failedAt, l.errno = stageWorkdir, errno
+		}
+	}
+	return false
 }
 
 // commandExec tries the paths as execvp does: what is missing is passed over, and a file that may

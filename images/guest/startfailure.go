@@ -1,6 +1,9 @@
 package main
 
-import "syscall"
+import (
+	"path"
+	"syscall"
+)
 
 // startFailure is the record of a command that was never run.
 func (g *guest) startFailure(p *process, r *execRequest) result {
@@ -14,16 +17,37 @@ func (g *guest) startFailure(p *process, r *execRequest) result {
 	if p.failedAt == stageFork || p.failedAt == stageDescriptors {
 		return g.notForked("fork", p.errno)
 	}
-	reason := reasonOf(p.failedAt, p.errno)
-	subject := subjectOf(p.failedAt, r.Argv[0], g.settings().absolute(r.Cwd), r.User)
-	return result{outcome: outcomeStartFailed, reason: reason, detail: subject + ": " + p.errno.Error()}
+	reason, settings := reasonOf(p.failedAt, p.errno), g.settings()
+	subject := subjectOf(p.failedAt, r.Argv[0], settings.absolute(r.Cwd), r.User)
+	return result{outcome: outcomeStartFailed, reason: reason, detail: subject + ": " + p.errno.Error(),
+		fromInside: p.failedAt == stageWorkdir && settings.spoiled(p.errno, r.User)}
+}
+
+// begun notes where a command has begun, as the call asked for it.
+func (c *claim) begun(cwd, user string) {
+	if user == "" && !path.IsAbs(cwd) {
+		c.entered.Store(true)
+	}
+}
+
+// spoiled says whether only something inside can have made the workdir one that cannot be entered. It was
+// there at the claim. Who may enter it is another matter: another user than the lease's, or one that has
+// never been seen in it, may never have been able to.
+func (c *claim) spoiled(errno syscall.Errno, user string) bool {
+	switch errno {
+	case syscall.ENOENT, syscall.ENOTDIR, syscall.ELOOP:
+		return true
+	case syscall.EACCES:
+		return user == "" && c.entered.Load()
+	}
+	return false
 }
 
 // subjectOf names what was in the way.
 func subjectOf(at stage, program, cwd, user string) string {
 	subject := program
 	switch at {
-	case stageChdir:
+	case stageChdir, stageWorkdir:
 		subject = cwd
 	case stageUser, stageCapabilities:
 		subject = "user " + user
@@ -42,7 +66,7 @@ func reasonOf(at stage, errno syscall.Errno) string {
 		return "pids"
 	case errno == syscall.ENOMEM || errno == syscall.EMFILE || errno == syscall.ENFILE:
 		return "no_memory"
-	case at == stageChdir:
+	case at == stageChdir || at == stageWorkdir:
 		return "bad_cwd"
 	case at == stageUser || at == stageCapabilities:
 		return "bad_user"

@@ -22,6 +22,7 @@ type stdin struct {
 	mu     sync.Mutex // guards what follows
 	taken  int64
 	closed bool
+	hungUp bool // its sender has ended it
 }
 
 const stdinChunk = 64 << 10
@@ -53,7 +54,10 @@ func (s *stdin) begin() {
 		defer s.turn.Unlock()
 		err := s.put(s.first)
 		s.first = nil
-		if s.toEOF || err != nil {
+		if s.toEOF {
+			s.hangUp()
+		}
+		if err != nil {
 			s.close()
 		}
 	}()
@@ -78,7 +82,7 @@ func (s *stdin) put(data []byte) error {
 // finish ends the input as its sender means it: a pipe is closed, a terminal told the end of file.
 func (s *stdin) finish() error {
 	if s.tty == nil {
-		s.close()
+		s.hangUp()
 		return nil
 	}
 	taken, closed := s.state()
@@ -90,6 +94,26 @@ func (s *stdin) finish() error {
 	}
 	s.inLine, s.eofAt = false, taken
 	return nil
+}
+
+// hangUp closes the input at its sender's wish.
+func (s *stdin) hangUp() {
+	s.mu.Lock()
+	s.hungUp = true
+	s.mu.Unlock()
+	s.close()
+}
+
+// refused is err as the sender shall hear it: input that the command itself no longer reads is its doing.
+func (e *Exec) refused(err error) error {
+	p, is := err.(*problem)
+	if !is || p.Code != "gone" {
+		return err
+	}
+	e.stdin.mu.Lock()
+	open := e.stdin.hasFD && !e.stdin.hungUp
+	e.stdin.mu.Unlock()
+	return p.blame(open && !e.endedByCaller())
 }
 
 func goneOr(err error) error {

@@ -196,11 +196,11 @@ func (e *Exec) resize(size terminalSize) *problem {
 	<-e.launched
 	switch {
 	case e.isEnded():
-		return fail("gone", "the command ended")
+		return fail("gone", "the command ended").blame(!e.endedByCaller())
 	case e.terminal == nil:
 		return fail("conflict", "the command has no terminal")
 	case e.terminal.resize(size) != nil:
-		return fail("gone", "the command ended")
+		return fail("gone", "the command ended").blame(!e.endedByCaller())
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ type execView struct {
 	Detail        *string `json:"detail"`
 	OOMKills      int64   `json:"oom_kills"`
 	HostShort     bool    `json:"host_short,omitempty"`
+	FromInside    bool    `json:"from_inside,omitempty"`
 	Stdout        any     `json:"stdout"`
 	Stderr        any     `json:"stderr"`
 	OutputDropped bool    `json:"output_dropped"`
@@ -35,6 +36,7 @@ func (e *Exec) view(withOutput bool) *execView {
 		v.Outcome = &res.outcome
 		v.Signal, v.Reason, v.Detail = orNull(res.signal), orNull(res.reason), orNull(res.detail)
 		v.OOMKills, v.HostShort, v.Survivors = res.oomKills, res.hostShort, res.survivors
+		v.FromInside = res.fromInside
 		v.ShellEnded, v.Interrupted = res.shellEnded, res.interrupted
 		v.DurationS = res.duration.Seconds()
 		if res.outcome == outcomeExited {

@@ -158,7 +158,12 @@ def verdict_of(record: ExecRecord) -> Verdict | None:
     """None while it runs."""
     if record.outcome is None:
         return None
-    return exec_verdict(record.outcome, reason=record.reason, host_short=record.host_short)
+    return exec_verdict(
+        record.outcome,
+        reason=record.reason,
+        host_short=record.host_short,
+        from_inside=record.from_inside,
+    )
 
 
 def status_number(record: ExecRecord) -> int | None:

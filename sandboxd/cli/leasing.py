@@ -26,7 +26,9 @@ def lease(args: Namespace) -> int:
         "wait_timeout_s": args.wait,
         "run_id": args.run,
     }
-    options: LeaseOptions = {name: value for name, value in given.items() if value}  # type: ignore[assignment]
+    options: LeaseOptions = {  # type: ignore[assignment]
+        name: value for name, value in given.items() if value is not None and value != {}
+    }
 
     async def verb(client: AsyncSandboxd) -> int:
         await (

@@ -156,7 +156,9 @@ def _lease(parser: Parser) -> None:
     parser.add_argument("--timeout", type=_seconds, metavar="S", help="hard life in seconds")
     parser.add_argument("--grading", type=_seconds, metavar="S", help="life after that, to grade")
     parser.add_argument("--idle-timeout", type=_seconds, metavar="S", help="0 never ends it")
-    parser.add_argument("--wait", type=_seconds, metavar="S", help="how long to queue (default 60)")
+    parser.add_argument(
+        "--wait", type=_seconds, metavar="S", default=60.0, help="how long to queue (default 60)"
+    )
     parser.add_argument("--run", metavar="RUN", help="the run it belongs to")
     _output(parser)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from urllib.parse import quote
 
 from sandboxd.guest import ports
@@ -13,6 +14,7 @@ from sandboxd.guest.fields import loads, nonsense
 from sandboxd.guest.guest_files import Body, GuestFiles
 from sandboxd.guest.line import Connect, Line, drop
 from sandboxd.guest.messages import (
+    AFFINITY_SINCE,
     GuestReadings,
     Hello,
     OutputPiece,
@@ -49,8 +51,10 @@ class Guest:
     callers bound them. A cancelled call ends nothing inside the sandbox.
     """
 
-    def __init__(self, connect: Connect) -> None:
+    def __init__(self, connect: Connect, *, protocol: int | None = None) -> None:
+        """protocol: the number that it speaks; None: it is asked where that matters."""
         self._line = Line(connect)
+        self._protocol = protocol
         self.files = GuestFiles(self._line)
 
     async def aclose(self) -> None:
@@ -63,7 +67,9 @@ class Guest:
 
     async def hello(self) -> Hello:
         """Who is there."""
-        return read_hello((await self._line.call("GET", "/v1/hello")).body)
+        said = read_hello((await self._line.call("GET", "/v1/hello")).body)
+        self._protocol = said.protocol
+        return said
 
     async def begin_setup(self, setup: Setup) -> None:
         """Have commands run as `setup` says, until `end_setup`. `conflict` on a ready box."""
@@ -75,7 +81,12 @@ class Guest:
 
     async def claim(self, claim: Claim) -> None:
         """Give the box to a lease. The same lease again is success; another one is `conflict`."""
+        if claim.affinity is not None and await self._spoken() < AFFINITY_SINCE:
+            claim = replace(claim, affinity=None)
         await self._line.call("POST", "/v1/claim", claim_body(claim))
+
+    async def _spoken(self) -> int:
+        return (await self.hello()).protocol if self._protocol is None else self._protocol
 
     async def renew(self, *, life_s: float | None) -> None:
         """Set how many seconds the guest has from now; None for no end."""

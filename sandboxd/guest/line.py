@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import NamedTuple
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, NamedTuple
 
 import anyio
 from anyio.abc import ByteStream
@@ -86,15 +86,26 @@ def guest_failure(body: bytes) -> SandboxdError:
         raise GuestLost("the guest's refusal cannot be read", sent=True) from None
     told = problem.get("details")
     details = told if isinstance(told, dict) and is_plain(told) else {}
-    host_short = details.get("host_short") is True
+    fault, mask = _whose(details)
     return SandboxdError(
         failure.code,
         detail if detail and is_encodable(detail) else code,
-        fault=Fault.INFRA if host_short else None,
-        mask=True if host_short else None,
+        fault=fault,
+        mask=mask,
         details=details,
         status=failure.status,
     )
+
+
+def _whose(details: Mapping[str, Any]) -> tuple[Fault | None, bool | None]:
+    """Fault and mask, where the guest saw more than the code says: the machine's want, or what
+    something inside took away.
+    """
+    if details.get("host_short") is True:
+        return Fault.INFRA, True
+    if details.get("from_inside") is True:
+        return Fault.AGENT, False
+    return None, None
 
 
 class Line:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import binascii
 import json
 from base64 import b64encode
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from sandboxd.guest.fields import Fields, loads, nonsense
@@ -19,6 +19,9 @@ from sandboxd.model.files import FileInfo, FileType, Unpacked
 from sandboxd.model.shell import Shell, ShellOrder, ShellState, ShellText
 from sandboxd.model.template import Setup
 from sandboxd.wire.codes import Outcome, StartFailure
+
+PROTOCOLS = (2, 3)  # numbers of the guest protocol that are spoken here
+AFFINITY_SINCE = 3  # the first whose guests know where their commands are to run
 
 _OUTCOMES = {str(outcome): outcome for outcome in Outcome}
 _MAX_EXIT_CODE = 255
@@ -82,6 +85,8 @@ def claim_body(claim: Claim) -> bytes:
     for name in ("nofile", "nproc", "max_rss_as_bytes"):
         if (limit := getattr(claim, name)) is not None:
             order[name] = limit
+    if claim.affinity is not None:
+        order["affinity"] = asdict(claim.affinity)
     return json.dumps(order).encode()
 
 
@@ -195,6 +200,7 @@ def read_exec(said: Fields) -> ExecRecord:
         detail=said.optional_text("detail", limit=65536),
         oom_kills=said.count("oom_kills", default=0),
         host_short=said.flag("host_short"),
+        from_inside=said.flag("from_inside"),
         stdout=_kept(said.inner("stdout")),
         stderr=_kept(said.inner("stderr")),
         output_dropped=said.flag("output_dropped"),

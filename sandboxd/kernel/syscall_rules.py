@@ -27,6 +27,8 @@ _NETLINK = 16
 _NETLINK_AUDIT = 9
 _SOCKET_FAMILIES = (0, 1, 2, 10, _NETLINK, 17)  # unspecified, unix, inet, inet6, netlink, packet
 
+_SEEMS_DONE = 0  # as an error: the call does nothing and answers success
+
 _PRIO_USER = 2
 _IOPRIO_USER = 3
 
@@ -71,7 +73,9 @@ Condition = Among | Outside | AnyBit | NotNull
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Calls that answer an error: always, or where all conditions hold at once."""
+    """Calls that answer an error: always, or where all conditions hold at once. error 0: they do
+    nothing and answer success.
+    """
 
     calls: tuple[str, ...]
     error: int
@@ -149,9 +153,12 @@ REFUSALS = (
     Refusal(("setpriority", "ioprio_set"), errno.EPERM, (Outside(1, (0,)),)),
     Refusal(("setpriority",), errno.EPERM, (Among(0, (_PRIO_USER,)),)),
     Refusal(("ioprio_set",), errno.EPERM, (Among(0, (_IOPRIO_USER,)),)),
+    # Threads of a process have names of their own, which a filter cannot tell from others'.
+    # Libraries that set the policy of a thread they have just made, to what it is already, abort on
+    # an error (ZeroMQ, and so every Jupyter kernel): to them it seems to have been done.
     Refusal(
         ("sched_setparam", "sched_setscheduler", "sched_setattr"),
-        errno.EPERM,
+        _SEEMS_DONE,
         (Outside(0, (0,)),),
     ),
 )

@@ -104,6 +104,7 @@ class Adoption:
                 lease.box, fingerprint=lease.terms.spec.fingerprint(), state=BoxState.LEASED
             )
             self._desk.book.enter(tenancy)
+            self._desk.slots.note(lease.id, lease.affinity)
             hello = await self._ask(tenancy)
             if not tenancy.lease.over:
                 self._set_clocks(tenancy, hello)

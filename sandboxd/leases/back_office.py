@@ -13,6 +13,7 @@ from anyio.abc import TaskGroup
 from sandboxd.backends.protocol import Backend
 from sandboxd.clock import Clock
 from sandboxd.leases.book import Book
+from sandboxd.leases.slots import Slots
 from sandboxd.leases.store import LeaseStore
 from sandboxd.leases.terms import LeaseOrder
 from sandboxd.pool.house import House
@@ -54,6 +55,7 @@ class BackOffice:
     clock: Clock
     metrics: Metrics
     events: Events
+    slots: Slots
     book: Book = field(default_factory=Book)
     alarm: Alarm = field(default_factory=Alarm)
     tasks: TaskGroup | None = None

@@ -20,6 +20,7 @@ from sandboxd.leases.back_office import CALL_S, GUEST_GRACE_S, Alarm, BackOffice
 from sandboxd.leases.book import Book
 from sandboxd.leases.endings import Endings
 from sandboxd.leases.granting import Granting
+from sandboxd.leases.slots import Slots
 from sandboxd.leases.tenancy import Tenancy
 from sandboxd.leases.terms import too_long
 from sandboxd.leases.ways_out import WaysOut, Wiring
@@ -44,6 +45,11 @@ class Desk:
     def book(self) -> Book:
         """Every lease; for reading."""
         return self._office.book
+
+    @property
+    def slots(self) -> Slots:
+        """On which processors leases run."""
+        return self._office.slots
 
     @property
     def alarm(self) -> Alarm:

@@ -77,6 +77,7 @@ class Endings:
         tenancy.change(state=LeaseState.ENDED, end=end)
         tenancy.rest()
         tenancy.settled.set()
+        self._office.slots.drop(tenancy.lease.id)
         tenancy.gone.set()
         self._make_known(tenancy)
         if tenancy.told and self._office.open:
@@ -136,6 +137,7 @@ class Endings:
     async def _close_out(self, tenancy: Tenancy, box_gone: anyio.Event | None) -> None:
         if box_gone is not None:
             await box_gone.wait()
+        self._office.slots.drop(tenancy.lease.id)
         _put_to_rest(tenancy)
         # That the box is gone need not be written: whoever reads `ending` looks for the box.
         if not tenancy.recorded.is_set():

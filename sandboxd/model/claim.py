@@ -17,13 +17,24 @@ class ClaimFile:
     mode: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Affinity:
+    """On which of the processors that its guest may use a box's commands run: `count` of them, from
+    the `first`-th on and round.
+    """
+
+    count: int
+    first: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
     """The defaults of every later command and file call in this box.
 
     env carries secrets too, so it is kept out of reprs. life_s: seconds until the guest ends
     everything by itself, None for never. nofile, nproc, max_rss_as_bytes: rlimits on commands, for
-    boxes whose machine has no better limits.
+    boxes whose machine has no better limits. affinity: None for all processors; guests that do
+    not know it hear nothing of it.
     """
 
     lease_id: str
@@ -36,3 +47,4 @@ class Claim:
     nofile: int | None = None
     nproc: int | None = None
     max_rss_as_bytes: int | None = None
+    affinity: Affinity | None = None

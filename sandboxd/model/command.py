@@ -71,6 +71,7 @@ class ExecRecord:
     """How a command went. exit_code: only for `exited`; signal (like `KILL`): for `signaled`.
 
     host_short: it ended, or could not begin, because the host ran short and not the sandbox.
+    from_inside: it could not begin for what something inside the sandbox took away.
     """
 
     exec_id: str
@@ -81,6 +82,7 @@ class ExecRecord:
     detail: str | None = None
     oom_kills: int = 0
     host_short: bool = False
+    from_inside: bool = False
     stdout: Kept = field(default_factory=Kept)
     stderr: Kept = field(default_factory=Kept)
     output_dropped: bool = False

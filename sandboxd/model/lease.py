@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from sandboxd.model.box import BoxRef
+from sandboxd.model.claim import Affinity
 from sandboxd.model.template import BoxSpec, Capability, Network
 from sandboxd.model.way_out import Forward
 from sandboxd.wire.codes import EndReason, ErrorCode, Fault
@@ -122,6 +123,7 @@ class Lease:
     expires_at: float | None = None
     idle_expires_at: float | None = None
     box: BoxRef | None = None
+    affinity: Affinity | None = None  # that its box was claimed with
     warm: bool = False
     lease_wait_s: float | None = None
     end: End | None = None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice, takewhile
+
 from sandboxd.model.box import BoxState
 from sandboxd.model.template import PoolSettings
 from sandboxd.pool.admission import Queue, Ticket, Unit
@@ -14,8 +17,11 @@ _NOBODY: Precedence = (2, 0, 0)
 
 
 class Demand:
-    """One pool's. fingerprint: of what it makes for everybody. last_begun: when it last began a
-    box for a caller, as a number that grows with each that any pool begins.
+    """One pool's. Asked with each request that joins a queue, which may be long: so nothing here
+    walks further along it than it must.
+
+    fingerprint: of what it makes for everybody. last_begun: when it last began a box for a caller,
+    as a number that grows with each that any pool begins.
     """
 
     def __init__(
@@ -38,27 +44,27 @@ class Demand:
         pools in turn, those that were served longest ago first; of two that never were, whoever
         has waited longer.
         """
-        unserved = [ticket for ticket in self._unserved() if not _promised(ticket)]
-        if not unserved:
+        unserved = (ticket for ticket in self._unserved() if not _promised(ticket))
+        first = next(unserved, None)
+        if first is None:
             return _NOBODY
-        unit = unserved[0].unit
-        if unit is not None and unit.begun is not None:
-            return (0, unit.begun, 0)
-        return (1, self.last_begun, min(ticket.number for ticket in unserved))
+        if first.unit is not None and first.unit.begun is not None:
+            return (0, first.unit.begun, 0)
+        if self.last_begun:  # no other pool has the same
+            return (1, self.last_begun, 0)
+        return (1, 0, min([first.number, *(ticket.number for ticket in unserved)]))
 
     @property
     def could_begin(self) -> int:
         """How many boxes it would begin now for those who wait, if the house had room."""
-        unserved = len(self._unserved())
-        if unserved == 0:
-            return 0
         starting = self.settings.starting - self._stock.count(BoxState.MAKING)
-        return max(0, min(unserved, starting, self.room))
+        most = max(0, min(starting, self.room))
+        return sum(1 for _ in islice(self._unserved(), most)) if most else 0
 
     @property
     def promised(self) -> int:
         """Boxes that units are still to get for which there was room when they began."""
-        return sum(_promised(ticket) for ticket in self._unserved())
+        return sum(map(_promised, takewhile(_has_begun, self._unserved())))
 
     @property
     def room(self) -> int:
@@ -123,9 +129,14 @@ class Demand:
             return Want.BEGUN
         return Want.STOCK if ticket.fingerprint == self.fingerprint else Want.OWN
 
-    def _unserved(self) -> list[Ticket]:
+    def _unserved(self) -> Iterator[Ticket]:
         unserved = self._queue.unserved(self.fingerprint, coming=self.coming)
-        return [ticket for ticket in unserved if ticket.served]
+        return (ticket for ticket in unserved if ticket.served)
+
+
+def _has_begun(ticket: Ticket) -> bool:
+    """Whether it is of a unit that takes boxes: those stand before all others."""
+    return ticket.unit is not None and ticket.unit.begun is not None
 
 
 def _promised(ticket: Ticket) -> bool:

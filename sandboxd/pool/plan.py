@@ -32,6 +32,12 @@ class PoolView:
     refill: bool  # False while paused or backing off after failures
     shared_most: int  # boxes for anybody that may be begun now, whoever waits
 
+    @property
+    def free(self) -> int:
+        """How many may be begun now at most; 0 or less where every place is taken."""
+        exists = self.warm + self.making + self.leased + self.disposing
+        return min(self.most - exists, self.starting - self.making, self.house_room)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
@@ -47,8 +53,7 @@ def plan(view: PoolView, waiting: Sequence[Want]) -> Plan:
     Those who wait are served even while refill rests: each of them gets an answer of its own, a
     box or the error of its making.
     """
-    exists = view.warm + view.making + view.leased + view.disposing
-    free = min(view.most - exists, view.starting - view.making, view.house_room)
+    free = view.free
     coming = view.warm + view.making - view.making_own
     own: list[int] = []
     shared = 0

@@ -312,17 +312,19 @@ class WarmPool:
 
     def _serve_from_stock(self) -> None:
         """Stock may have come while a caller was away to try a box that was no good."""
+        if not self.stock.count(BoxState.WARM):
+            return
         for ticket in self._queue.waiting():
-            if not self.stock.count(BoxState.WARM):
-                return
             box = self.stock.take(ticket.fingerprint)
             if box is not None:
                 self._queue.serve(ticket)
                 ticket.give(box)
 
     def _begin(self, tasks: TaskGroup) -> None:
-        wants = self.demand.wants()
-        orders = plan(self._view(), [want for _, want in wants])
+        view = self._view()
+        # Most of the time all places are taken, and the queue may be long.
+        wants = self.demand.wants() if view.free > 0 or view.warm > 0 else []
+        orders = plan(view, [want for _, want in wants])
         for place in orders.own:
             ticket, _ = wants[place]
             ticket.making = box = self._enter(ticket.fingerprint)

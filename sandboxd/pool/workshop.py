@@ -12,6 +12,7 @@ from sandboxd.egress.lent import Lender
 from sandboxd.errors import SandboxdError
 from sandboxd.guest.client import Guest
 from sandboxd.guest.line import GuestLost
+from sandboxd.guest.messages import PROTOCOLS
 from sandboxd.model.template import BoxSpec, Setup
 from sandboxd.pool.setting_up import died_in_setup, set_up
 from sandboxd.pool.stock import Box, DiaryEntry
@@ -56,7 +57,7 @@ class Workshop:
         except TimeoutError as error:
             detail = f"no box within {_MAKE_S:.0f} s"
             raise SandboxdError(ErrorCode.START_FAILED, detail) from error
-        box.guest = self.guest(box.ref)
+        box.guest = self.guest(box.ref, protocol=PROTOCOLS[-1])  # it is the one that we ship
         if spec.setup.commands:
             box.diary = await self._set_up(box.ref, box.guest, spec.setup)
         took_s = anyio.current_time() - began
@@ -75,10 +76,10 @@ class Workshop:
                     raise died_in_setup(death) from error
             raise SandboxdError(ErrorCode.START_FAILED, f"set-up: {error}") from error
 
-    def guest(self, ref: BoxRef) -> Guest:
-        """A line to the guest of a box; connects when it is used."""
+    def guest(self, ref: BoxRef, *, protocol: int | None = None) -> Guest:
+        """A line to the guest of a box; connects when it is used. protocol: as in Guest."""
 
         async def connect() -> ByteStream:
             return await self._backend.connect(ref)
 
-        return Guest(connect)
+        return Guest(connect, protocol=protocol)

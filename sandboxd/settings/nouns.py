@@ -99,7 +99,7 @@ class BackendSettings:
     """Which backend makes the boxes.
 
     run_dir: a short folder for its sockets; None: the backend chooses one for this installation.
-    bind_cpus: whether each box runs on as many processors as its share alone.
+    bind_cpus: whether commands of a box run on as many processors as its share alone.
     orphan_s: without a word from a daemon, after which a box that is not leased ends itself.
     """
 

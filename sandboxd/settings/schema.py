@@ -123,7 +123,7 @@ class BackendTable(Table):
     run_dir: AbsolutePath | None = None
     """Short folder for sockets; unset: one below /run/sandboxd as root, else $XDG_RUNTIME_DIR."""
     bind_cpus: bool = True
-    """Whether a sandbox runs on as many processors as its share, so that `nproc` tells it."""
+    """Whether commands run on as many processors as their sandbox's share; `nproc` tells it."""
     orphan_s: float = Field(3600, ge=1, le=_YEAR_S)
     """Seconds after which a sandbox that nobody has leased ends itself when no daemon speaks to it;
     one that is leased does so at the end of its lease."""

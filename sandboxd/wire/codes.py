@@ -160,13 +160,18 @@ _CLEAN = Verdict(None, None, mask=False)
 
 
 def exec_verdict(
-    outcome: Outcome, *, reason: StartFailure | None = None, host_short: bool = False
+    outcome: Outcome,
+    *,
+    reason: StartFailure | None = None,
+    host_short: bool = False,
+    from_inside: bool = False,
 ) -> Verdict:
     """The verdict on a command.
 
     reason: why a `start_failed` could not be started; a working directory or user that the call
     itself named is the caller's fault. host_short: the host ran out of what was wanted (memory,
-    processes), not the sandbox.
+    processes), not the sandbox. from_inside: the lease's own working directory was there, and
+    only something inside can have taken it away.
     """
     match outcome:
         case Outcome.EXITED:
@@ -180,13 +185,15 @@ def exec_verdict(
         case Outcome.OOM:
             return oom_verdict(host_short=host_short)
         case Outcome.START_FAILED:
-            return _unstarted_verdict(reason, host_short=host_short)
+            return _unstarted_verdict(reason, host_short=host_short, from_inside=from_inside)
         case Outcome.LOST:
             return Verdict(ErrorCode.LOST, Fault.UNKNOWN, mask=True)
 
 
-def _unstarted_verdict(reason: StartFailure | None, *, host_short: bool) -> Verdict:
-    if reason in {StartFailure.BAD_CWD, StartFailure.BAD_USER}:
+def _unstarted_verdict(
+    reason: StartFailure | None, *, host_short: bool, from_inside: bool
+) -> Verdict:
+    if reason in {StartFailure.BAD_CWD, StartFailure.BAD_USER} and not from_inside:
         return Verdict(ErrorCode.START_FAILED, Fault.CLIENT, mask=True)
     if host_short:
         return Verdict(ErrorCode.START_FAILED, Fault.INFRA, mask=True)

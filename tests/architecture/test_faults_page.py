@@ -49,10 +49,14 @@ def row(name: str, verdict: Verdict) -> Row:
 
 def test_every_verdict_on_a_command_has_its_row_and_no_row_is_made_up() -> None:
     there_are = {
-        row(outcome, exec_verdict(outcome, reason=reason, host_short=host_short))
+        row(outcome, verdict)
         for outcome in Outcome
         for reason in (StartFailure if outcome is Outcome.START_FAILED else [None])
         for host_short in (False, True)
+        for from_inside in (False, True)
+        for verdict in [
+            exec_verdict(outcome, reason=reason, host_short=host_short, from_inside=from_inside)
+        ]
     }
     assert set(rows("Commands")) == there_are
 
@@ -63,7 +67,10 @@ def deaths() -> list[Death]:
     return [
         judge(killed),
         judge(Evidence(box_id="b", exit_code=137, oom_kills=1, memory_peak_bytes=9)),
-        *(judge(Evidence(box_id="b", exit_code=code)) for code in (None, 1, 139, 67, 70, 71, 72)),
+        *(
+            judge(Evidence(box_id="b", exit_code=code))
+            for code in (None, 1, 139, 160, 67, 70, 71, 72)
+        ),
         judge(Evidence(box_id="b", engine_broke=True)),
         judge(Evidence(box_id="b", asked_signals=(9,))),
         judge(Evidence(box_id="b", was_removed=True)),

@@ -124,6 +124,15 @@ async def test_a_run_is_released_as_a_whole(sandboxd: Program) -> None:
     assert (await sandboxd.run("ls", "-q")).out == f"{other}\n"
 
 
+async def test_a_zero_of_a_lease_is_passed_on(sandboxd: Program) -> None:
+    told = json.loads(
+        (await sandboxd.run("lease", "python", "--idle-timeout", "0", "-o", "json")).out
+    )
+    assert told["idle_expires_at"] is None
+    there = await sandboxd.run("lease", "python", "--wait", "0")  # stock that is there, or nothing
+    assert there.code == 0 or "capacity" in there.err
+
+
 async def test_a_lease_asks_for_the_ways_out_that_its_flags_say(sandboxd: Program) -> None:
     boxed = ("--network", "none", "--grading", "5")
     told = json.loads((await sandboxd.run("lease", "python", *boxed, "-o", "json")).out)

@@ -10,6 +10,7 @@ from contextlib import aclosing, closing
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from sandboxd_client import (
@@ -91,6 +92,22 @@ async def test_an_exception_and_a_cancellation_release_all_and_come_through(
         end = (await sandbox.info()).end
         assert end is not None
         assert end.reason == "released"
+
+
+async def test_entering_that_is_cancelled_at_any_moment_leaves_no_run_behind(
+    client: AsyncSandboxd,
+) -> None:
+    tried = []
+    for moment in range(40):
+        tried.append(fresh_id("run"))
+        with anyio.move_on_after(moment / 5000) as scope:
+            async with client.run(tried[-1], ttl_s=60):
+                await anyio.lowlevel.checkpoint()
+        if not scope.cancelled_caught and moment > 20:
+            break  # from here on each comes through
+    known = [run.run_id for state in ("active", "lost") for run in await client.runs(state=state)]
+    assert not set(known) & set(tried)
+    assert not [name for name in hearts() if name.removeprefix("sandboxd-run-") in tried]
 
 
 async def test_a_run_that_was_lost_says_so_and_its_leases_mask(

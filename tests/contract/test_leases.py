@@ -228,7 +228,7 @@ def test_the_version_says_what_there_is(http: httpx.Client, sandbox: Speaker, ba
     assert set(told) >= {
         "version", "api", "guest_protocols", "backend", "capabilities", "limits",
     }  # fmt: skip
-    assert (told["backend"], 1 in told["guest_protocols"]) == (backend, True)
+    assert (told["backend"], 3 in told["guest_protocols"]) == (backend, True)
     assert set(told["limits"].values()) <= {"enforced", "watched", "none"}
     assert sandbox.get().json()["limits"] == told["limits"]
 

@@ -115,7 +115,9 @@ class World:
     metrics: Metrics = field(default_factory=Metrics)
 
     @asynccontextmanager
-    async def daemon(self, *templates: Template, most: int = 1000) -> AsyncIterator[Front]:
+    async def daemon(
+        self, *templates: Template, most: int = 1000, slots: int = 0
+    ) -> AsyncIterator[Front]:
         """One daemon's life; leaving it is a crash: no lease is ended, no box removed."""
         named = {t.name: t for t in templates or (template(),)}
         foundation = Foundation(
@@ -125,6 +127,7 @@ class World:
             metrics=self.metrics,
             installation="tests",
             most=most,
+            slots=slots,
         )
         async with open_rooms(foundation, named) as rooms:
             yield Front(rooms, self.backend, self.store, self.clock, named)

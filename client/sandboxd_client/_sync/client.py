@@ -24,6 +24,7 @@ from sandboxd_client.records import (
     Event,
     ImageInfo,
     PoolInfo,
+    QuotaInfo,
     Released,
     RunInfo,
     SandboxInfo,
@@ -72,7 +73,7 @@ class Sandboxd:
     def lease(self, template: str | None = None, **options: Unpack[LeaseOptions]) -> Sandbox:
         """Lease a sandbox: `await` it to hold it, or enter it to have it released as well.
 
-        options: see LeaseOptions. Waits in the daemon's queue for `wait_timeout_s` (60 by default),
+        options: see LeaseOptions. Waits in the daemon's queue for `wait_timeout_s`, 600 by default,
         through restarts of the daemon too. Raises Capacity when none became free,
         ImageUnavailable, StartFailed, BadRequest and so on. Cancelled while it waits: leaves the
         queue, and gives back what it may have been given.
@@ -198,6 +199,11 @@ class Sandboxd:
             if wait_s:  # those that are still coming are waited for once more
                 coming += [name for name in asked if found[name].state == "pulling"]
         return [found[name] for name in dict.fromkeys(images)]
+
+    def quota(self) -> QuotaInfo:
+        """What this key's leases may take together, and take now."""
+        call = Call(method="GET", path=path_of("quota"), safe=True)
+        return QuotaInfo.from_json(self._api.json(call))
 
     def version(self) -> VersionInfo:
         """What the daemon is and can do."""

@@ -20,7 +20,9 @@ from sandboxd_client.errors import ApiUnreachable, Capacity, SandboxdError, erro
 from sandboxd_client.options import LeaseOptions, lease_body
 from sandboxd_client.records import SandboxInfo
 
-WAIT_S = 60.0  # the contract's default for `wait_timeout_s`
+# Who asks again after the daemon's own minute has lost its turn to those who still wait; so a batch
+# that is many times what there is waits in one go.
+WAIT_S = 600.0
 
 _ABANDON_S = 10.0
 _GRACE_S = 10.0  # beyond the caller's deadline, for an answer that is on its way
@@ -46,7 +48,7 @@ class Place:
         self._api = api
         self._wait_s = WAIT_S if wait_s is None else wait_s
         self._own_key = own_key
-        self._body = body
+        self._body = body | {"wait_timeout_s": self._wait_s}
         if self._own_key:
             self._body |= {"wait": False, self.KEY: fresh_id(self.KIND)}
         self._id: str | None = None

@@ -67,10 +67,10 @@ async def end_run(request: Request, run_id: RunId) -> Response:
     anything to end or not; where a lease could not be released the run stays as it is.
     """
     services, caller = here(request)
-    leases = services.runs.leases_of(run_id, owner=caller.owner)
-    released, failed = await services.desk.release_all(leases, owner=caller.owner)
-    if not failed:
-        await services.runs.forget(run_id, owner=caller.owner)
+    with services.runs.ending(run_id, owner=caller.owner) as leases:
+        released, failed = await services.desk.release_all(leases, owner=caller.owner)
+        if not failed:
+            await services.runs.forget(run_id, owner=caller.owner)
     about(request, sandbox_ids=released, failed=failed)
     return render.answer({"released": released, "failed": failed})
 

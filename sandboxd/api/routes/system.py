@@ -12,12 +12,11 @@ from sandboxd.api.services import services_of
 from sandboxd.api.shapes.operations import Version
 from sandboxd.api.shapes.parts import answers, raw
 from sandboxd.errors import SandboxdError
+from sandboxd.guest.messages import PROTOCOLS
 from sandboxd.model.run import RunState
 from sandboxd.wire.codes import ErrorCode
 
 router = APIRouter(tags=["system"])
-
-GUEST_PROTOCOLS = (1, 2)
 
 
 @router.get("/healthz", operation_id="get_health")
@@ -63,7 +62,7 @@ async def get_version(request: Request) -> Response:
         {
             "version": __version__,
             "api": "v1",
-            "guest_protocols": GUEST_PROTOCOLS,
+            "guest_protocols": PROTOCOLS,
             "backend": services.backend,
             "capabilities": {
                 "networks": sorted(can.all_networks),

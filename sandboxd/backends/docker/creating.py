@@ -8,7 +8,6 @@ from typing import Any
 
 from sandboxd.backends.docker.labels import labels_of
 from sandboxd.backends.docker.reaching.way import Door
-from sandboxd.backends.parts.cpus import UNBOUND, Processors, write_list
 from sandboxd.backends.protocol import BoxOrder
 from sandboxd.guest.inside import (
     GUEST_INSIDE,
@@ -29,7 +28,6 @@ class ContainerPlan:
 
     image: the id, which cannot come to mean another image. user: the image's own, "" for root.
     env: the image's own, as NAME=VALUE.
-    processors: those that it is bound to.
     network: the engine's name of it. seccomp: a profile as this engine is told of it; empty:
     the engine's own stays.
     """
@@ -42,7 +40,6 @@ class ContainerPlan:
     door: Door
     network: str
     seccomp: str = ""
-    processors: Processors = UNBOUND
     orphan_s: float = 3600.0
 
 
@@ -55,7 +52,7 @@ def container_body(plan: ContainerPlan) -> Body:
     """The whole body of the call that creates the container."""
     return {
         "Image": plan.image,
-        "Labels": labels_of(plan.order, plan.installation, plan.processors),
+        "Labels": labels_of(plan.order, plan.installation),
         # The guest is root and makes commands the image's user; names need not be in the image.
         "User": "0:0",
         "WorkingDir": "/",
@@ -121,7 +118,6 @@ def _limits(plan: ContainerPlan) -> Body:
     memory = resources.memory_mb * _MIB
     return {
         "NanoCpus": int(resources.cpu * 1e9),
-        "CpusetCpus": write_list(plan.processors),
         "Memory": memory,
         "MemorySwap": memory,  # the two together: no swap beside the memory
         "PidsLimit": resources.pids + GUEST_PIDS,

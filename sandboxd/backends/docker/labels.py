@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sandboxd.backends.parts.cpus import UNBOUND, Processors, parse_list, write_list
 from sandboxd.backends.protocol import BoxOrder
 
 INSTALLATION = "sandboxd.installation"
 BOX = "sandboxd.box"
 _MEMORY = "sandboxd.memory_bytes"
 _DISK = "sandboxd.disk_bytes"
-_PROCESSORS = "sandboxd.processors"
 _ORDER = "sandboxd.label."
 _MIB = 1 << 20
 
@@ -27,9 +25,7 @@ def owned_by(installation: str, box_id: str = "") -> dict[str, list[str]]:
     return {"label": wanted}
 
 
-def labels_of(
-    order: BoxOrder, installation: str, processors: Processors = UNBOUND
-) -> dict[str, str]:
+def labels_of(order: BoxOrder, installation: str) -> dict[str, str]:
     """All labels of the container of a box."""
     resources = order.spec.resources
     return {
@@ -37,7 +33,6 @@ def labels_of(
         BOX: order.box_id,
         _MEMORY: str(resources.memory_mb * _MIB),
         _DISK: str(resources.disk_mb * _MIB),
-        **({_PROCESSORS: write_list(processors)} if processors else {}),
         **{f"{_ORDER}{name}": value for name, value in order.labels.items()},
     }
 
@@ -49,11 +44,6 @@ def order_labels(labels: Mapping[str, str]) -> dict[str, str]:
         for name, value in labels.items()
         if name.startswith(_ORDER)
     }
-
-
-def processors_of(labels: Mapping[str, str]) -> Processors:
-    """The processors that the box is bound to."""
-    return parse_list(labels.get(_PROCESSORS, ""))
 
 
 def limits_of(labels: Mapping[str, str]) -> tuple[int, int]:

@@ -23,7 +23,6 @@ from sandboxd.backends.docker.records import BoxRecord, record_of_container
 from sandboxd.backends.docker.refusals import start_refused
 from sandboxd.backends.docker.removing import Remover
 from sandboxd.backends.docker.watching.judging import Judge
-from sandboxd.backends.parts.cpus import Cpus
 from sandboxd.backends.protocol import BoxOrder, Death
 from sandboxd.errors import SandboxdError
 from sandboxd.wire.codes import ErrorCode, Fault
@@ -45,7 +44,6 @@ class Ground:
     tag: str
     places: Places
     seccomp: str
-    cpus: Cpus
     ready_timeout_s: float
     orphan_s: float
 
@@ -117,7 +115,6 @@ class Maker:
             network=network,
             seccomp=ground.seccomp,
             orphan_s=ground.orphan_s,
-            processors=ground.cpus.take(order.box_id, order.spec.resources.cpu),
         )
 
     async def _bring_up(

@@ -23,7 +23,6 @@ from sandboxd.backends.docker.probing import (
     box_owner,
     capabilities_of,
     is_rootless,
-    processors,
 )
 from sandboxd.backends.docker.reaching.choice import (
     check_reach,
@@ -43,7 +42,6 @@ from sandboxd.backends.docker.watching.events import EventWatch
 from sandboxd.backends.docker.watching.judging import Judge
 from sandboxd.backends.docker.watching.living import FindGroup, Roster
 from sandboxd.backends.docker.watching.readings import EngineGroup
-from sandboxd.backends.parts.cpus import Cpus
 from sandboxd.backends.protocol import Capabilities
 from sandboxd.guest.binary import guest_binary
 from sandboxd.guest.run_dir import open_run_dir
@@ -84,8 +82,6 @@ async def _opened(engine: Engine, settings: DockerSettings) -> AsyncIterator[Doc
         own = await find_own_container(engine)
         reach = await choose_reach(engine, settings, own=own, places=places, guest=guest)
         near = way(settings) == "socket"
-        bindable = await to_thread.run_sync(lambda: processors(info, near=near))
-        cpus = Cpus(bindable if settings.bind_cpus else ())
         ground = Ground(
             installation=settings.installation,
             tag=settings.tag,
@@ -93,15 +89,12 @@ async def _opened(engine: Engine, settings: DockerSettings) -> AsyncIterator[Doc
             seccomp=await seccomp_option(
                 engine, info, home=settings.home, paths=own.paths, near=near
             ),
-            cpus=cpus,
             ready_timeout_s=settings.ready_timeout_s,
             orphan_s=settings.orphan_s,
         )
         images = await stack.enter_async_context(_images(engine, settings))
         roster, judge = await stack.enter_async_context(
-            _watched(
-                engine, settings, places, cpus, lambda record: _group(engine, record, hierarchies)
-            )
+            _watched(engine, settings, places, lambda record: _group(engine, record, hierarchies))
         )
         remover = Remover(engine, roster, places, installation=settings.installation)
         yield DockerBackend(
@@ -149,7 +142,6 @@ async def _watched(
     engine: Engine,
     settings: DockerSettings,
     places: Places,
-    cpus: Cpus,
     find_group: FindGroup,
 ) -> AsyncIterator[tuple[Roster, Judge]]:
     """A roster with its background tasks."""
@@ -157,7 +149,7 @@ async def _watched(
     async with anyio.create_task_group() as tasks:
         events = EventWatch(engine, lambda: roster, installation=settings.installation)
         judge = Judge(engine.lane(8), events)
-        roster = Roster(tasks, examine=judge.examine, find_group=find_group, cpus=cpus)
+        roster = Roster(tasks, examine=judge.examine, find_group=find_group)
         disk = DiskWatch(engine, roster, places, every_s=settings.disk_every_s)
         tasks.start_soon(events.run, name="engine events")
         tasks.start_soon(disk.run, name="disk watch")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from collections.abc import Mapping
@@ -10,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from sandboxd.backends.parts.cpus import UNBOUND, Processors, parse_list
 from sandboxd.backends.protocol import Capabilities, LimitKind
 from sandboxd.model.template import Resources
 
@@ -102,19 +100,6 @@ def has_gpu(info: Info) -> bool:
     return "nvidia" in (info.get("Runtimes") or {}) or any(
         "gpu" in str(device.get("ID", "")) for device in devices
     )
-
-
-def processors(info: Info, *, near: bool) -> Processors:
-    """Those that containers can be bound to; none where that is not known for sure, since an
-    engine refuses a container that is to run where it may not. near: it is on this machine.
-    """
-    if not near or not info.get("CPUSet"):
-        return UNBOUND
-    online = parse_list(Path("/sys/devices/system/cpu/online").read_text())
-    for known in (online, tuple(sorted(os.sched_getaffinity(0)))):
-        if len(known) == info.get("NCPU"):  # as many as the engine itself may run on
-            return known
-    return UNBOUND
 
 
 def _security(info: Info) -> list[str]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sandboxd.backends.docker.labels import limits_of, processors_of
-from sandboxd.backends.parts.cpus import UNBOUND, Processors, parse_list, write_list
+from sandboxd.backends.docker.labels import limits_of
 from sandboxd.backends.protocol import BoxRef
 from sandboxd.kernel.processes import ProcessMark
 
@@ -34,7 +33,6 @@ class Whereabouts:
 class BoxRecord:
     """What is known of a box.
 
-    processors: those that it is bound to.
     process: its first one; None where the engine's are out of sight. address: of its guest, where
     that is reached by TCP.
     """
@@ -45,7 +43,6 @@ class BoxRecord:
     disk_limit_bytes: int
     process: ProcessMark | None
     address: GuestAddress | None = None
-    processors: Processors = UNBOUND
 
 
 def record_of_container(
@@ -60,7 +57,6 @@ def record_of_container(
         disk_limit_bytes=disk,
         process=where.process,
         address=where.address,
-        processors=processors_of(labels),
     )
 
 
@@ -71,8 +67,6 @@ def reference(record: BoxRecord) -> BoxRef:
         "memory_limit_bytes": record.memory_limit_bytes,
         "disk_limit_bytes": record.disk_limit_bytes,
     }
-    if record.processors:
-        details["processors"] = write_list(record.processors)
     if (mark := record.process) is not None:
         details |= mark.facts()
     if (address := record.address) is not None:
@@ -94,7 +88,6 @@ def record_of_reference(ref: BoxRef) -> BoxRecord:
         disk_limit_bytes=_number(details.get("disk_limit_bytes"), 1 << 62),
         process=ProcessMark.from_facts(details),
         address=_address(details),
-        processors=parse_list(str(details.get("processors", ""))),
     )
 
 

@@ -24,7 +24,6 @@ class DockerSettings:
     guest: how guests are reached; `auto` decides by where the engine is.
     starting: containers that start at once; 0: one more than there are cores.
     ready_timeout_s: for a guest to answer. disk_every_s: between two readings of what boxes wrote.
-    bind_cpus: whether boxes run on as many processors as their share alone.
     orphan_s: without a word, after which a box that is not leased ends itself.
     network: the engine's network of boxes that may reach the internet; empty: one of our own.
     images: None for all defaults. allow_images: patterns of what callers may name beside the
@@ -40,7 +39,6 @@ class DockerSettings:
     starting: int = 0
     ready_timeout_s: float = 60.0
     disk_every_s: float = 5.0
-    bind_cpus: bool = True
     orphan_s: float = 3600.0
     network: str = ""
     images: ImageSettings | None = None

@@ -16,7 +16,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sandboxd.backends.parts.cpus import UNBOUND, Processors
 from sandboxd.errors import SandboxdError
 from sandboxd.kernel.processes import ProcessMark, pids_naming
 from sandboxd.kernel.trees import remove_tree, spread
@@ -27,16 +26,13 @@ _BOX_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoxRecord:
-    """What is remembered of a box: its labels, its limits, the processors that it is bound to, and
-    its first process once known.
-    """
+    """What is remembered of a box: its labels, its limits, and its first process once known."""
 
     box_id: str
     labels: Mapping[str, str]
     disk_limit_bytes: int
     memory_limit_bytes: int
     process: ProcessMark | None = None
-    processors: Processors = UNBOUND
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +176,6 @@ class BoxShelf:
                 disk_limit_bytes=int(facts["disk_limit_bytes"]),
                 memory_limit_bytes=int(facts["memory_limit_bytes"]),
                 process=mark and ProcessMark(**mark),
-                processors=tuple(map(int, facts.get("processors", ()))),
             )
         except (OSError, ValueError, LookupError, TypeError):
             return None

@@ -14,7 +14,6 @@ from anyio.abc import TaskGroup
 
 from sandboxd.backends.local.boxes import BoxRecord, BoxShelf
 from sandboxd.backends.local.launching.launcher import OuterBwrap, read_complaints
-from sandboxd.backends.parts.cpus import Cpus
 from sandboxd.backends.parts.deaths import Evidence, judge, rebooted
 from sandboxd.backends.parts.oom_counts import OomCount
 from sandboxd.backends.parts.roll import Roll
@@ -77,15 +76,15 @@ class LivingBox:
 class Roster(Roll[LivingBox]):
     """Who lives, and who wants to know of deaths."""
 
-    def __init__(self, tasks: TaskGroup, shelf: BoxShelf, cgroups: Cgroups, cpus: Cpus) -> None:
-        super().__init__(tasks, cpus)
+    def __init__(self, tasks: TaskGroup, shelf: BoxShelf, cgroups: Cgroups) -> None:
+        super().__init__(tasks)
         self._shelf = shelf
         self._cgroups = cgroups
 
     def add(self, record: BoxRecord, pidfd: int, outer: OuterBwrap | None = None) -> LivingBox:
         """Watch a box from now on. Takes the pidfd over."""
         box = LivingBox(record=record, pidfd=pidfd, outer=outer)
-        return self._enter(box, record.processors)
+        return self._enter(box)
 
     def adopt(self, record: BoxRecord) -> LivingBox | None:
         """Watch a box that another daemon made; None if it is dead."""

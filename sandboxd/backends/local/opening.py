@@ -28,7 +28,6 @@ from sandboxd.backends.local.launching.stage import (
 from sandboxd.backends.local.launching.trial import try_bwrap
 from sandboxd.backends.local.living import Roster
 from sandboxd.backends.local.machine import whole_machine
-from sandboxd.backends.parts.cpus import Cpus
 from sandboxd.backends.protocol import Capabilities, LimitKind
 from sandboxd.errors import SandboxdError
 from sandboxd.guest.binary import guest_binary
@@ -63,7 +62,6 @@ class LocalSettings:
     disk_every_s: float = 5.0
     images: tuple[Path, ...] = ()
     hidden: tuple[Path, ...] = ()
-    bind_cpus: bool = True
     orphan_s: float = 3600.0
 
     def __post_init__(self) -> None:
@@ -100,8 +98,7 @@ async def open_local(settings: LocalSettings) -> AsyncIterator[LocalBackend]:
             # Whoever saw another box's directories could speak to its guest.
             hidden = [settings.state_dir, run_dir, *settings.hidden]
             host, can_overlay = await launcher.call(partial(_probe, stage, shelf, groups, hidden))
-            cpus = Cpus(os.sched_getaffinity(0) if settings.bind_cpus else ())
-            watched = _watched(shelf, cgroups, cpus, every_s=settings.disk_every_s)
+            watched = _watched(shelf, cgroups, every_s=settings.disk_every_s)
             async with watched as roster:
                 yield LocalBackend(
                     maker=Maker(
@@ -109,7 +106,6 @@ async def open_local(settings: LocalSettings) -> AsyncIterator[LocalBackend]:
                         shelf,
                         skeletons,
                         cgroups,
-                        cpus=cpus,
                         hidden=hidden,
                         orphan_s=settings.orphan_s,
                     ),
@@ -134,13 +130,11 @@ async def open_local(settings: LocalSettings) -> AsyncIterator[LocalBackend]:
 
 
 @asynccontextmanager
-async def _watched(
-    shelf: BoxShelf, cgroups: Cgroups, cpus: Cpus, *, every_s: float
-) -> AsyncIterator[Roster]:
+async def _watched(shelf: BoxShelf, cgroups: Cgroups, *, every_s: float) -> AsyncIterator[Roster]:
     """A roster with its background tasks."""
     failure: Exception | None = None
     async with anyio.create_task_group() as tasks:
-        roster = Roster(tasks, shelf, cgroups, cpus)
+        roster = Roster(tasks, shelf, cgroups)
         tasks.start_soon(DiskWatch(roster, shelf, cgroups, every_s=every_s).run, name="disk watch")
         try:
             yield roster

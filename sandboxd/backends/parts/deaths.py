@@ -15,6 +15,10 @@ _TREE_STUCK = 70
 LIFE_OVER = 71
 ORPHANED = 72
 
+# Signals that the kernel raises by itself in a process that errs: ILL, TRAP, ABRT, BUS, FPE, SEGV,
+# XCPU, XFSZ, SYS. A guest that crashes for a mistake of ours dies of one of them too.
+_CRASHES = frozenset({4, 5, 6, 7, 8, 11, 24, 25, 31})
+
 # Near its own limit a box's memory is what was short; far below it, the host's was. Only where
 # nobody counts how often it met that limit: what it wrote to files counts as memory too, and may
 # have filled it once.
@@ -140,7 +144,9 @@ def _killed(evidence: Evidence) -> Death:
 
 
 def _signalled(evidence: Evidence, number: int) -> Death:
-    """By another signal than KILL: we send none, so somebody inside did."""
+    """By another signal than KILL. We send none, so somebody inside did, unless it is a crash."""
+    if number in _CRASHES:
+        return _unknown(evidence, f"its first process crashed (signal {number}){_said(evidence)}")
     return Death(
         box_id=evidence.box_id,
         fault=Fault.AGENT,

@@ -11,7 +11,6 @@ from typing import Generic, Protocol, TypeVar
 import anyio
 from anyio.abc import TaskGroup
 
-from sandboxd.backends.parts.cpus import Cpus, Processors
 from sandboxd.backends.parts.watchers import Watchers
 from sandboxd.backends.protocol import Death
 
@@ -44,9 +43,8 @@ B = TypeVar("B", bound=Enrolled)
 class Roll(ABC, Generic[B]):
     """Who lives, and who wants to know of deaths."""
 
-    def __init__(self, tasks: TaskGroup, cpus: Cpus) -> None:
+    def __init__(self, tasks: TaskGroup) -> None:
         self._tasks = tasks
-        self._cpus = cpus
         self._boxes: dict[str, B] = {}
         self._watchers = Watchers()
 
@@ -70,16 +68,14 @@ class Roll(ABC, Generic[B]):
         """Deaths from now on."""
         return self._watchers.join()
 
-    def _enter(self, box: B, processors: Processors) -> B:
-        """Watch it from now on; its pidfd is the roll's. processors: those that it is bound to."""
+    def _enter(self, box: B) -> B:
+        """Watch it from now on; its pidfd is the roll's."""
         self._boxes[box.box_id] = box
-        self._cpus.note(box.box_id, processors)
         self._tasks.start_soon(self._attend, box, name=f"watch {box.box_id}")
         return box
 
     def _strike(self, box_id: str) -> B | None:
         """Let go of a box that was removed; None if it was not there."""
-        self._cpus.drop(box_id)
         return self._boxes.pop(box_id, None)
 
     async def _attend(self, box: B) -> None:

@@ -65,6 +65,8 @@ class HandingOver:
 
     async def _claim(self, box: Box, tenancy: Tenancy, order: LeaseOrder) -> bool:
         assert box.guest is not None
+        share = order.terms.spec.resources.cpu
+        tenancy.change(affinity=self._office.slots.take(tenancy.lease.id, share))
         try:
             with anyio.fail_after(CALL_S):
                 tenancy.proxy_port = await self._ways_out.listen(box.guest, order.terms)
@@ -149,7 +151,10 @@ class HandingOver:
             capabilities=terms.capabilities,
             life_s=life_of(tenancy),
             files=order.files,
-            **limits,
+            nofile=limits.get("nofile"),
+            nproc=limits.get("nproc"),
+            max_rss_as_bytes=limits.get("max_rss_as_bytes"),
+            affinity=tenancy.lease.affinity,
         )
 
 

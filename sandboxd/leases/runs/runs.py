@@ -6,6 +6,9 @@ forgets the run. What must survive a crash is written down when it changes, neve
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import anyio
@@ -38,12 +41,17 @@ class Runs:
         self._roll = Roll(office.book)
         self._writing = anyio.Lock()  # one after the other, each writing what is true by then
         self._unwritten: set[RunKey] = set()
+        self._ending: Counter[tuple[str | None, str]] = Counter()  # by who ends, None: everybody's
         endings.when_ended(self._roll.count_ended)
 
     def admit(self, order: LeaseOrder, *, owner: str, count: int) -> None:
-        """Raises `conflict` for leases of a lost run."""
+        """Raises `conflict` for leases of a run that is lost, or being ended right now."""
         run_id = order.terms.run_id
-        entry = None if run_id is None else self._roll.get((owner, run_id))
+        if run_id is None:
+            return
+        if self._ending[owner, run_id] or self._ending[None, run_id]:
+            raise _being_ended(run_id)
+        entry = self._roll.get((owner, run_id))
         if entry is not None and entry.run.state is RunState.LOST:
             raise _lost(entry.run)
 
@@ -121,6 +129,19 @@ class Runs:
         if owner is not None:
             return self._office.book.of_run((owner, run_id))
         return [t for t in self._office.book.live() if t.lease.terms.run_id == run_id]
+
+    @contextmanager
+    def ending(self, run_id: str, *, owner: str | None) -> Iterator[list[Tenancy]]:
+        """While its leases are released: those that are not over, whether it ever beat or not. No
+        new ones come to it meanwhile, so that none survives that was asked for before the answer.
+        """
+        self._ending[owner, run_id] += 1
+        try:
+            yield self.leases_of(run_id, owner=owner)
+        finally:
+            self._ending[owner, run_id] -= 1
+            if not self._ending[owner, run_id]:
+                del self._ending[owner, run_id]
 
     async def forget(self, run_id: str, *, owner: str | None) -> None:
         """Make its name free again; the next heartbeat begins a run. Unknown ones are nothing."""
@@ -227,6 +248,14 @@ class Runs:
             await self._write(key)
         except SandboxdError as error:
             log.error("store.failed", run_id=key[1], error=str(error))
+
+
+def _being_ended(run_id: str) -> SandboxdError:
+    return SandboxdError(
+        ErrorCode.CONFLICT,
+        f"run {run_id!r} is being ended right now; once that is answered its name is free again",
+        details={"run_id": run_id},
+    )
 
 
 def _lost(run: Run) -> SandboxdError:

@@ -111,6 +111,16 @@ async def test_bad_working_directory_is_named_and_nothing_runs(guest: Guest, cwd
     assert (await sh(guest, "test -e /workspace/marker")).exit_code == 1
 
 
+async def test_a_workdir_that_is_gone_is_told_apart_from_a_place_that_the_call_named(
+    guest: Guest,
+) -> None:
+    assert not (await sh(guest, "true", cwd="below")).from_inside
+    await guest.files.delete("/workspace", recursive=True)
+    for cwd, from_inside in (("", True), ("below", True), ("/workspace", False)):
+        record = await sh(guest, "true", cwd=cwd)
+        assert (record.reason, record.from_inside) == (StartFailure.BAD_CWD, from_inside)
+
+
 @pytest.mark.requirement("EX-10")
 async def test_argument_over_the_kernels_limit_is_a_typed_failure(guest: Guest) -> None:
     """EX-10."""

@@ -8,6 +8,7 @@ import pytest
 from sandboxd.backends.protocol import Backend, BoxRef
 from sandboxd.errors import SandboxdError
 from sandboxd.guest import Guest, GuestLost
+from sandboxd.guest.messages import PROTOCOLS
 from sandboxd.model.claim import Claim, ClaimFile
 from sandboxd.wire.codes import ErrorCode
 from tests.conformance.guest.steps import command, run, script, sh, start, until
@@ -28,7 +29,7 @@ async def test_hello_tells_whose_the_box_is(unclaimed: Guest) -> None:
         after = await unclaimed.hello()
     assert (before.lease_id, after.lease_id) == ("", "sbx-1")
     assert before.boot_id == after.boot_id != ""
-    assert 1 in after.protocols
+    assert set(PROTOCOLS) == set(after.protocols)
     assert after.life_left_s is not None
     assert 90 < after.life_left_s <= 100
 

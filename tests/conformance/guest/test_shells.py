@@ -60,6 +60,7 @@ async def test_shell_that_exits_says_so_and_takes_no_more(
         await say(guest, shell, "echo b")
     assert refused.value.code is ErrorCode.CONFLICT
     assert refused.value.details["shell_ended"] is True
+    assert refused.value.details["from_inside"] is True
     with anyio.fail_after(5):
         assert (await guest.look_shell(shell)).state is ShellState.ENDED
         await guest.open_shell(ShellOrder(shell_id="fresh"))

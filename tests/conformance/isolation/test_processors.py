@@ -11,7 +11,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-from sandboxd.backends.parts.cpus import parse_list
 from tests.conformance.isolation.conftest import Yard
 from tests.support.service import service
 
@@ -23,7 +22,11 @@ _COUNT = os.cpu_count() or 1
 def processors(said: str) -> tuple[int, ...]:
     found = re.search(r"Cpus_allowed_list:\s*(\S+)", said)
     assert found
-    return parse_list(found[1])
+    numbers: list[int] = []
+    for part in found[1].split(","):
+        first, _, last = part.partition("-")
+        numbers += range(int(first), int(last or first) + 1)
+    return tuple(numbers)
 
 
 @pytest.mark.parametrize("cpu", [0.25, 1.0, 1.5])
@@ -57,7 +60,7 @@ bind_cpus = {bind}
 [templates.python]
 image = "host"
 resources = {{cpu = 1.0, memory_mb = 64}}
-pool = {{ready = 0, max = 8}}
+pool = {{ready = 2, max = 8}}
 """
 
 

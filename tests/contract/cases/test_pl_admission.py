@@ -12,7 +12,7 @@ import anyio.from_thread
 import httpx
 import pytest
 
-from sandboxd_client import AsyncSandbox, AsyncSandboxd, Capacity
+from sandboxd_client import AsyncSandboxd
 from tests.contract.cases.houses import House
 from tests.contract.cases.times import scaled
 from tests.contract.speaker import eventually, problem
@@ -77,15 +77,6 @@ async def test_pl_12_over_capacity_each_is_served_or_told_when_to_ask_again_in_t
         assert house.errors() == []
 
 
-async def patiently(client: AsyncSandboxd) -> AsyncSandbox:
-    """Lease with all defaults; where a minute was not enough, ask again when told."""
-    while True:
-        try:
-            return await client.lease("python")
-        except Capacity as error:
-            await anyio.sleep(error.retry_after_s or 1.0)
-
-
 @pytest.mark.anyio
 @pytest.mark.requirement("PL-12")
 @loads(small=(60, 6, 0.25), real=(1000, 50, 5.0))
@@ -98,7 +89,7 @@ async def test_pl_12_with_the_sdk_as_it_is_all_are_served_about_in_their_order(
         async with AsyncSandboxd(url=house.url) as client:
 
             async def rollout(number: int) -> None:
-                sandbox = await patiently(client)
+                sandbox = await client.lease("python")
                 assert sandbox.granted is not None and sandbox.granted.leased_at is not None
                 served.append((sandbox.granted.leased_at, number))
                 await anyio.sleep(hold_s)

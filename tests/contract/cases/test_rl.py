@@ -218,7 +218,7 @@ def test_rl_05_a_sandbox_that_uses_up_its_processor_still_answers(
 ) -> None:
     # The two alone: with more sandboxes than processors some have to share one.
     with (
-        open_house(pool="ready = 0, max = 4") as house,
+        open_house(pool="ready = 2, max = 4") as house,
         httpx.Client(base_url=house.url, timeout=60) as http,
         limited(http) as victim,
         limited(http) as neighbour,

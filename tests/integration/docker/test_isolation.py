@@ -78,7 +78,9 @@ async def run(guest: Guest, code: str) -> str:
         ('call("setpriority", 2, 0, 19)', "EPERM"),
         ('call("setpriority", 0, 0, 5)', "done"),
         ('call("ioprio_set", 1, 1, 0x6007)', "EPERM"),
-        ('call("sched_setscheduler", 1, 0, 0)', "EPERM"),
+        ('call("sched_setscheduler", 1, 5, ctypes.byref(limit))', "done"),
+        # … and nothing came of it.
+        ("os.sched_getscheduler(1)", "0"),
     ],
 )
 async def test_of_one_call_what_reaches_past_the_sandbox_is_refused_and_the_rest_goes_on(

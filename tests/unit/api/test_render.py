@@ -26,6 +26,10 @@ def record(outcome: Outcome | None, **fields: object) -> ExecRecord:
         (record(Outcome.START_FAILED, reason=StartFailure.NOT_FOUND), 127, "agent", False),
         (record(Outcome.START_FAILED, reason=StartFailure.TOO_LONG), 126, "agent", False),
         (record(Outcome.START_FAILED, reason=StartFailure.BAD_CWD), 126, "client", True),
+        (
+            record(Outcome.START_FAILED, reason=StartFailure.BAD_CWD, from_inside=True),
+            *(126, "agent", False),
+        ),
         (record(Outcome.LOST), None, "unknown", True),
         (record(None), None, None, False),
     ],

@@ -60,6 +60,13 @@ def test_another_signal_than_kill_came_from_inside() -> None:
     assert death.evidence["signal"] == 32
 
 
+@pytest.mark.parametrize("number", [6, 7, 11])
+def test_a_first_process_that_crashed_may_have_done_so_by_a_mistake_of_ours(number: int) -> None:
+    death = judge(Evidence(box_id="b", exit_code=128 + number, words="fatal error"))
+    assert (death.reason, death.fault, death.mask) == (EndReason.DIED, Fault.UNKNOWN, True)
+    assert "fatal error" in death.detail
+
+
 def test_a_counter_alone_is_no_oom() -> None:
     death = judge(Evidence(box_id="b", exit_code=2, oom_kills=1, words="panic: …"))
     assert (death.reason, death.mask) == (EndReason.DIED, True)
@@ -108,5 +115,5 @@ def test_a_guest_that_ended_by_itself_is_believed_beside_a_broken_engine() -> No
 
 
 def test_a_harmless_signal_long_ago_explains_no_crash() -> None:
-    death = judge(Evidence(box_id="box", exit_code=128 + 11, asked_signals=(10,)))
+    death = judge(Evidence(box_id="box", exit_code=128 + 32, asked_signals=(10,)))
     assert (death.fault, death.mask) == (Fault.AGENT, False)

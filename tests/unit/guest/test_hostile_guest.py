@@ -206,6 +206,8 @@ async def test_what_a_refusal_says_can_always_be_passed_on(refusal: str) -> None
     [
         ('"details": {"host_short": true}', Fault.INFRA, True),
         ('"details": {"host_short": 1}', Fault.AGENT, False),
+        ('"details": {"from_inside": true}', Fault.AGENT, False),
+        ('"details": {"from_inside": true, "host_short": true}', Fault.INFRA, True),
         ('"details": {}', Fault.AGENT, False),
     ],
 )

@@ -14,7 +14,6 @@ from anyio.abc import TaskGroup
 
 from sandboxd.backends.docker.records import BoxRecord
 from sandboxd.backends.docker.watching.written import Written
-from sandboxd.backends.parts.cpus import Cpus
 from sandboxd.backends.parts.oom_counts import OomCount
 from sandboxd.backends.parts.roll import Roll
 from sandboxd.backends.protocol import Death
@@ -115,18 +114,16 @@ FindGroup = Callable[[BoxRecord], Group | None]
 class Roster(Roll[LivingBox]):
     """Who lives, and who wants to know of deaths."""
 
-    def __init__(
-        self, tasks: TaskGroup, *, examine: Examine, find_group: FindGroup, cpus: Cpus
-    ) -> None:
+    def __init__(self, tasks: TaskGroup, *, examine: Examine, find_group: FindGroup) -> None:
         """examine: says why a dead box died."""
-        super().__init__(tasks, cpus)
+        super().__init__(tasks)
         self._examine = examine
         self._find_group = find_group
 
     def add(self, record: BoxRecord, pidfd: int | None) -> LivingBox:
         """Watch a box from now on. Takes the pidfd over."""
         box = LivingBox(record=record, pidfd=pidfd, group=self._find_group(record))
-        return self._enter(box, record.processors)
+        return self._enter(box)
 
     def forget(self, box_id: str) -> None:
         """Let go of a box that was removed."""

@@ -21,13 +21,14 @@ from sandboxd.backends.fake.loopback import Listeners, Loopback, join_streams
 from sandboxd.backends.fake.loopback import programs as loopback_programs
 from sandboxd.backends.fake.terminal import Terminal, read_size
 from sandboxd.backends.parts.deaths import LIFE_OVER, ORPHANED
+from sandboxd.guest.messages import PROTOCOLS
 from sandboxd.model.ids import is_caller_id, new_id
 
 _MAX_READ_BYTES = 1 << 20
 
 
 class FakeGuest:
-    """Answers the calls of the guest protocol, number 2."""
+    """Answers the calls of the guest protocol, number 3."""
 
     def __init__(
         self,
@@ -88,8 +89,8 @@ class FakeGuest:
         now, running = anyio.current_time(), self._execs.running()
         return json_reply(
             {
-                "protocol": 2,
-                "protocols": [1, 2],
+                "protocol": PROTOCOLS[-1],
+                "protocols": PROTOCOLS,
                 "version": "fake",
                 "boot_id": self.boot_id,
                 "lease_id": self.lease_id,

@@ -52,6 +52,7 @@ class Exec:
     exit_code: int | None = None
     signal: str | None = None
     reason: str | None = None
+    from_inside: bool = False
     detail: str | None = None
     ended_after_s: float | None = None
     shell_ended: bool = False
@@ -138,6 +139,8 @@ class Exec:
             "survivors": self.outcome is not None and bool(self.descendants),
         }
         said |= {stream: self._kept(stream, output=output) for stream in STREAMS}
+        if self.from_inside:
+            said["from_inside"] = True
         if self.shell_ended:
             said["shell_ended"] = True
         if self.interrupted:
@@ -238,6 +241,7 @@ class Execs:
             return "signaled"
         except CannotStart as failure:
             command.reason, command.detail = failure.reason, failure.detail
+            command.from_inside = failure.from_inside
             return "start_failed"
         return "exited"
 

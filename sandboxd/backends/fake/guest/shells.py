@@ -24,6 +24,7 @@ class OpenShell:
     shell: Shell | None = None
     running: Exec | None = None
     ended: bool = False
+    closed: bool = False  # by a caller
 
     @property
     def state(self) -> str:
@@ -69,7 +70,7 @@ class Shells:
     def close(self, shell_id: str) -> None:
         """End a shell and what runs in it."""
         shell = self.get(shell_id)
-        shell.ended = True
+        shell.ended = shell.closed = True
         if shell.running is not None:
             shell.running.kill_tree("KILL")
 
@@ -87,7 +88,8 @@ class Shells:
             return known
         opened = self.get(shell_id)
         if opened.ended:
-            raise Refusal("conflict", "the shell has ended", shell_ended=True)
+            blame = {} if opened.closed else {"from_inside": True}
+            raise Refusal("conflict", "the shell has ended", shell_ended=True, **blame)
         if opened.state == "busy":
             raise Refusal("conflict", "the shell is busy")
 

@@ -13,12 +13,13 @@ _BIN = ("/bin/", "/usr/bin/", "/usr/local/bin/")
 
 
 class CannotStart(Exception):
-    """reason: of the protocol's set."""
+    """reason: of the protocol's set. from_inside: for what programs here took away."""
 
-    def __init__(self, reason: str, detail: str) -> None:
+    def __init__(self, reason: str, detail: str, *, from_inside: bool = False) -> None:
         super().__init__(detail)
         self.reason = reason
         self.detail = detail
+        self.from_inside = from_inside
 
 
 async def start(process: Process) -> int:

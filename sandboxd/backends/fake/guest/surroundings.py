@@ -99,7 +99,17 @@ class Surroundings:
                 return path.decode()
         except Refusal:
             pass
-        raise CannotStart("bad_cwd", f"{path.decode()} is no directory")
+        raise CannotStart(
+            "bad_cwd",
+            f"{path.decode()} is no directory",
+            from_inside=not (given.startswith("/") or self._has_workdir()),
+        )
+
+    def _has_workdir(self) -> bool:
+        try:
+            return isinstance(self.files.node(self.files.workdir), Directory)
+        except Refusal:
+            return False
 
 
 def check_user(user: object) -> None:

@@ -7,7 +7,7 @@ import os
 import subprocess  # noqa: TID251 - inherited descriptors, a session, another user: more than open_process has
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -17,7 +17,6 @@ from anyio import CapacityLimiter, to_thread
 
 from sandboxd.backends.local.boxes import BoxPlaces
 from sandboxd.backends.local.launching.stage import Stage
-from sandboxd.backends.parts.cpus import Processors
 from sandboxd.errors import SandboxdError
 from sandboxd.wire.codes import ErrorCode
 
@@ -82,15 +81,13 @@ class Launcher:
         places: BoxPlaces,
         *,
         group: AbstractContextManager[None],
-        processors: Processors,
     ) -> Spawned:
-        """Start bubblewrap, inside of `group` and on these processors, with the words that `draft`
-        makes.
+        """Start bubblewrap, inside of `group`, with the words that `draft` makes.
 
         Raises `start_failed`.
         """
         try:
-            return await self.call(lambda: self._spawn(draft, places, group, processors))
+            return await self.call(lambda: self._spawn(draft, places, group))
         except OSError as error:
             raise SandboxdError(
                 ErrorCode.START_FAILED, f"bubblewrap could not be started: {error}"
@@ -101,7 +98,6 @@ class Launcher:
         draft: Callable[[LaunchFds], list[str]],
         places: BoxPlaces,
         group: AbstractContextManager[None],
-        processors: Processors,
     ) -> Spawned:
         info_fd, info = os.pipe()
         block, block_fd = os.pipe()
@@ -112,7 +108,7 @@ class Launcher:
                 passed = [seccomp, info, status, block]
                 if self.stage.userns_fd is not None:
                     passed.append(self.stage.userns_fd)
-                with _bound_to(processors), group, self.stage.acting():
+                with group, self.stage.acting():
                     outer = OuterBwrap(
                         words,
                         stdin=null,
@@ -132,25 +128,6 @@ class Launcher:
             os.close(info)
             os.close(block)
         return Spawned(outer, info_fd, block_fd)
-
-
-@contextmanager
-def _bound_to(processors: Processors) -> Iterator[None]:
-    """What this thread starts meanwhile runs there alone, and so does all that it starts in turn.
-
-    It is for what programs count, not a limit: one that has gone offline binds nothing.
-    """
-    if not processors:
-        yield
-        return
-    before = os.sched_getaffinity(0)
-    with suppress(OSError):
-        os.sched_setaffinity(0, processors)
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            os.sched_setaffinity(0, before)
 
 
 @contextmanager

@@ -25,7 +25,6 @@ from sandboxd.backends.local.launching.launcher import (
 from sandboxd.backends.local.launching.mounts import show_mounts
 from sandboxd.backends.local.launching.roots import Root, build_directories, overlays_for
 from sandboxd.backends.local.launching.skeletons import Skeleton, SkeletonShelf
-from sandboxd.backends.parts.cpus import Cpus
 from sandboxd.backends.protocol import BoxOrder
 from sandboxd.errors import SandboxdError
 from sandboxd.guest.inside import MAX_SOCKET_PATH_BYTES
@@ -65,7 +64,6 @@ class Maker:
         skeletons: SkeletonShelf,
         cgroups: Cgroups,
         *,
-        cpus: Cpus,
         hidden: Sequence[Path],
         orphan_s: float,
     ) -> None:
@@ -74,7 +72,6 @@ class Maker:
         self._shelf = shelf
         self._skeletons = skeletons
         self._cgroups = cgroups
-        self._cpus = cpus
         self._hidden = hidden
         self._guest_arguments = ("--orphan-limit", f"{orphan_s:g}")
         self._files = CapacityLimiter(2)  # more would wait for each other's turn in Python
@@ -93,14 +90,12 @@ class Maker:
             labels=dict(order.labels),
             disk_limit_bytes=order.spec.resources.disk_mb * _MIB,
             memory_limit_bytes=order.spec.resources.memory_mb * _MIB,
-            processors=self._cpus.take(order.box_id, order.spec.resources.cpu),
         )
         places = await to_thread.run_sync(self._lay_out, record, order, root, limiter=self._files)
         spawned = await self._launcher.spawn(
             lambda fds: bwrap_argv(self._plan(places, order, root, fds)),
             places,
             group=self._cgroups.hosting(record.box_id),
-            processors=record.processors,
         )
         attempt.outer = spawned.outer
         try:

@@ -6,14 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from sandboxd.backends.docker.creating import ContainerPlan, container_body, container_name
-from sandboxd.backends.docker.labels import processors_of
 from sandboxd.backends.docker.reaching.way import Door
-from sandboxd.backends.docker.records import (
-    Whereabouts,
-    record_of_container,
-    record_of_reference,
-    reference,
-)
 from sandboxd.backends.protocol import BoxOrder
 from sandboxd.kernel.cgroups import GUEST_PIDS
 from sandboxd.model.template import BoxSpec, Mount, Resources
@@ -56,18 +49,6 @@ def test_limits_are_the_templates_and_leave_room_for_the_guest() -> None:
     assert config["NanoCpus"] == 500_000_000
     assert config["ShmSize"] == 32 << 20
     assert host(with_spec(shm_mb=8))["ShmSize"] == 8 << 20
-
-
-def test_processors_are_in_the_call_and_in_the_labels_for_the_next_daemon() -> None:
-    assert host()["CpusetCpus"] == ""
-    bound = replace(PLAN, processors=(0, 3))
-    assert host(bound)["CpusetCpus"] == "0,3"
-    labels = container_body(bound)["Labels"]
-    record = record_of_container("box-1", "c", labels, Whereabouts())
-    assert record.processors == (0, 3)
-    assert record_of_reference(reference(record)).processors == (0, 3)
-    assert processors_of(container_body(PLAN)["Labels"]) == ()
-    assert processors_of({**labels, "sandboxd.processors": "spoiled"}) == ()
 
 
 def test_rights_are_those_of_every_sandbox_and_no_others() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +12,6 @@ from sandboxd.backends.docker.probing import (
     has_gpu,
     has_seccomp,
     is_rootless,
-    processors,
 )
 from sandboxd.backends.protocol import LimitKind
 
@@ -81,12 +79,3 @@ def test_a_gpu_is_a_runtime_for_it_or_a_device_that_was_found() -> None:
     assert not has_gpu({**INFO, "CDISpecDirs": ["/etc/cdi"]})
     assert has_gpu({**INFO, "Runtimes": {"nvidia": {}}})
     assert has_gpu({**INFO, "DiscoveredDevices": [{"Source": "cdi", "ID": "nvidia.com/gpu=0"}]})
-
-
-def test_processors_are_bound_only_where_the_engines_own_are_known() -> None:
-    online = os.cpu_count() or 1
-    known = {**INFO, "CPUSet": True, "NCPU": online}
-    assert len(processors(known, near=True)) == online
-    assert processors(known, near=False) == ()
-    assert processors({**known, "CPUSet": False}, near=True) == ()
-    assert processors({**known, "NCPU": online + 7}, near=True) == ()

@@ -13,7 +13,6 @@ import pytest
 from sandboxd.backends.local.boxes import BoxRecord, BoxShelf
 from sandboxd.backends.local.disk_watch import DiskWatch
 from sandboxd.backends.local.living import LivingBox, Roster
-from sandboxd.backends.parts.cpus import Cpus
 from sandboxd.kernel.cgroups import Cgroups, CgroupsV2, NoCgroups
 from sandboxd.kernel.processes import mark_process
 
@@ -39,7 +38,7 @@ def watch(shelf: BoxShelf) -> Watch:
     @asynccontextmanager
     async def watching(groups: Cgroups) -> AsyncIterator[dict[str, LivingBox]]:
         async with anyio.create_task_group() as tasks:
-            roster = Roster(tasks, shelf, groups, Cpus(()))
+            roster = Roster(tasks, shelf, groups)
             for name in ("box-a", "box-b"):
                 record = BoxRecord(
                     box_id=name,
