@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -85,6 +85,12 @@ class Maker:
         Raises `start_failed`, `disk_full`, `conflict`. Failed or cancelled: what there is of it
         stays, and is found by the box's id.
         """
+        try:
+            return await self._make(order, root, attempt)
+        except OSError as error:  # whatever the machine refused on the way
+            raise _translate(error) from error
+
+    async def _make(self, order: BoxOrder, root: Root, attempt: Attempt) -> tuple[BoxRecord, int]:
         record = BoxRecord(
             box_id=order.box_id,
             labels=dict(order.labels),
@@ -111,19 +117,16 @@ class Maker:
 
     def _lay_out(self, record: BoxRecord, order: BoxOrder, root: Root) -> BoxPlaces:
         """Everything of a box that is files. Blocking."""
-        try:
-            places = self._shelf.create(record)
-            if len(os.fsencode(places.socket)) > MAX_SOCKET_PATH_BYTES:
-                raise SandboxdError(
-                    ErrorCode.BACKEND_UNAVAILABLE,
-                    f"the socket path {places.socket} is too long; set a shorter run directory",
-                )
-            for skeleton in root.skeletons:
-                self._skeletons.ready(skeleton)
-            build_directories(places, root, owner=self._launcher.stage.first_id)
-            self._cgroups.create(record.box_id, order.spec.resources)
-        except OSError as error:
-            raise _translate(error) from error
+        places = self._shelf.create(record)
+        if len(os.fsencode(places.socket)) > MAX_SOCKET_PATH_BYTES:
+            raise SandboxdError(
+                ErrorCode.BACKEND_UNAVAILABLE,
+                f"the socket path {places.socket} is too long; set a shorter run directory",
+            )
+        for skeleton in root.skeletons:
+            self._skeletons.ready(skeleton)
+        build_directories(places, root, owner=self._launcher.stage.first_id)
+        self._cgroups.create(record.box_id, order.spec.resources)
         return places
 
     def _plan(self, places: BoxPlaces, order: BoxOrder, root: Root, fds: LaunchFds) -> LaunchPlan:
@@ -175,13 +178,18 @@ class Maker:
             record = replace(record, process=mark)
             await self._join(record, mark)
             spawned.release()
+        except BrokenPipeError:
+            os.close(pidfd)
+            raise _gave_up(places) from None
         except BaseException:
             os.close(pidfd)
             raise
         return record, pidfd
 
     async def _join(self, record: BoxRecord, mark: ProcessMark) -> None:
-        """Write down the process, and put it under limits that it was not born under."""
+        """Write down the process, and put it under limits that it was not born under. Raises
+        OSError.
+        """
         note = partial(self._shelf.note_process, record.box_id, mark)
         entrances = self._cgroups.entrances(record.box_id)
         if not entrances:
@@ -189,22 +197,19 @@ class Maker:
             return
         failures: list[OSError] = []
 
-        def attempt(entrance: Path) -> None:
+        def attempt(job: Callable[[], object]) -> None:
             try:
-                entrance.write_text(str(mark.pid))
-            except OSError as error:
+                job()
+            except OSError as error:  # told one by one, not as a group
                 failures.append(error)
 
         async with create_task_group() as tasks:
             for entrance in entrances:
-                tasks.start_soon(
-                    partial(to_thread.run_sync, attempt, entrance, limiter=self._joins)
-                )
-            await to_thread.run_sync(note, limiter=self._files)
+                enter = partial(entrance.write_text, str(mark.pid))
+                tasks.start_soon(partial(to_thread.run_sync, attempt, enter, limiter=self._joins))
+            await to_thread.run_sync(attempt, note, limiter=self._files)
         if failures:
-            raise SandboxdError(
-                ErrorCode.START_FAILED, f"it could not be put under its limits: {failures[0]}"
-            ) from failures[0]
+            raise failures[0]
 
 
 class _Patience:
@@ -249,4 +254,4 @@ def _translate(error: OSError) -> SandboxdError:
             fault=Fault.INFRA,
             mask=True,
         )
-    return SandboxdError(ErrorCode.START_FAILED, f"its files could not be made: {error}")
+    return SandboxdError(ErrorCode.START_FAILED, f"it could not be made: {error}")
