@@ -8,6 +8,7 @@ all tasks wait, so that hours take milliseconds.
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +25,10 @@ Loop = tuple[str, dict[str, Any]]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marks that these fixtures read."""
+    """Register the marks that these fixtures read. A shell that starts us in the background has us
+    ignore SIGINT, and so would every program that a test interrupts.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "virtual_time: run on trio with a clock that jumps")
 
 

@@ -18,6 +18,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route
 
 from sandboxd.errors import SandboxdError
+from sandboxd.guest.line import GuestLost
 from sandboxd.telemetry.metrics import Metrics
 from sandboxd.wire.codes import CODES, ErrorCode
 
@@ -96,6 +97,12 @@ def translate(error: Exception) -> SandboxdError:
             status = 405 if error.status_code == 405 else None
             detail = _SENTENCES.get(error.status_code, str(error.detail))
             return SandboxdError(code, detail, status=status)
+        case GuestLost():
+            return SandboxdError(
+                ErrorCode.BACKEND_UNAVAILABLE,
+                f"the line into the sandbox broke ({error}); the sandbox lives",
+                retry_safe=not error.sent,
+            )
         case TimeoutError():
             return SandboxdError(ErrorCode.TIMEOUT, "the sandbox did not answer in time")
         case _:
@@ -160,5 +167,13 @@ def install(app: FastAPI, metrics: Metrics, *, routes: Sequence[BaseRoute]) -> N
 
     for gone in (CallerGone, ClientDisconnect):
         app.add_exception_handler(gone, unheard)
-    for kind in (SandboxdError, RequestValidationError, HTTPException, TimeoutError, Exception):
+    kinds = (
+        SandboxdError,
+        RequestValidationError,
+        HTTPException,
+        GuestLost,
+        TimeoutError,
+        Exception,
+    )
+    for kind in kinds:
         app.add_exception_handler(kind, answer)

@@ -28,6 +28,7 @@ from sandboxd.model.lease import Lease, LeaseState, Phase
 from sandboxd.wire.codes import EndReason, ErrorCode
 
 _VERDICT_S = 3.0  # how long a broken line may wait for news of the box's death
+_LOOK_AGAIN_S = 0.05
 
 
 class Desk:
@@ -122,11 +123,15 @@ class Desk:
         else GuestLost again: the sandbox lives, only the line broke.
         """
         with anyio.CancelScope(shield=True), anyio.move_on_after(_VERDICT_S):
-            if not tenancy.lease.over:
+            while not tenancy.lease.over:
                 assert tenancy.lease.box is not None
                 death = await self._office.backend.look(tenancy.lease.box)
                 if death is not None:
                     self.endings.died(death)
+                elif await _answers(tenancy):
+                    break
+                else:  # the line of one that is dying can break before anybody sees the death
+                    await anyio.sleep(_LOOK_AGAIN_S)
         if tenancy.lease.over:
             raise tenancy.over_error() from lost
         raise lost
@@ -261,6 +266,14 @@ class Desk:
         await self._office.store.forget([tenancy.lease.id for tenancy in tenancies])
         for tenancy in tenancies:
             self._office.book.strike(tenancy)
+
+
+async def _answers(tenancy: Tenancy) -> bool:
+    try:
+        await tenancy.guest.hello()
+    except (GuestLost, SandboxdError):
+        return False
+    return True
 
 
 def check_leased(tenancy: Tenancy) -> None:
