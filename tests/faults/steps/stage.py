@@ -173,6 +173,13 @@ class Stage:
         async with AsyncSandboxd(url=self.service.url) as client:
             return await act(client.sandbox(sandbox_id))
 
+    async def stocked(self) -> None:
+        """Wait until there is as much stock as there should be."""
+        async with AsyncSandboxd(url=self.service.url) as client:
+            with anyio.fail_after(_QUIET_S):
+                while (await client.pools())[0].ready < self.ready:  # noqa: ASYNC110 - nothing tells
+                    await anyio.sleep(0.05)
+
     async def settle(self, *, held: int | None = 0) -> None:
         """Release what is leased: as many as they should be, if that can be told. Then nothing may
         be left but stock, in the daemon's books and outside of them.

@@ -224,6 +224,7 @@ async def test_killed_while_it_releases(stage: Stage, step: str) -> None:
 async def test_killed_while_it_takes_back_what_it_had(stage: Stage, step: str) -> None:
     sandbox_id = await stage.sandbox()
     process = await stage.use(sandbox_id, lambda sandbox: sandbox.start(SCRIPT))
+    await stage.stocked()  # so that there is somebody's box to take back, and nobody's
     stage.service.kill()
     for _ in range(2):
         stage.service.signpost.put(step)
