@@ -24,25 +24,41 @@ type readings struct {
 type limitReader struct {
 	root   string
 	kind   string // v1, v2, none
+	names  groupNames
 	oomFD  int    // the file with the oom_kill counter, kept open; -1 for none
 	vmstat string // the machine's own counters
 }
 
+// groupNames are the names of the files of a cgroup, by its version.
+type groupNames struct {
+	memory, memoryPeak, memoryLimit, memoryEvents, pids, pidsLimit string
+}
+
+var (
+	groupV1 = groupNames{
+		"memory/memory.usage_in_bytes", "memory/memory.max_usage_in_bytes", "memory/memory.limit_in_bytes",
+		"memory/memory.oom_control", "pids/pids.current", "pids/pids.max",
+	}
+	groupV2 = groupNames{
+		"memory.current", "memory.peak", "memory.max", "memory.events", "pids.current", "pids.max",
+	}
+)
+
 func newLimitReader(root string) *limitReader {
 	l := &limitReader{root: root, kind: "none", oomFD: -1, vmstat: "/proc/vmstat"}
-	counter := ""
+	has := func(name string) bool { return exists(root + "/" + name) }
 	switch {
-	case exists(root + "/memory/memory.usage_in_bytes"):
-		l.kind, counter = "v1", root+"/memory/memory.oom_control"
-	case exists(root + "/memory.current"):
-		l.kind, counter = "v2", root+"/memory.events"
-	case exists(root + "/pids/pids.current"), exists(root + "/cpuacct/cpuacct.usage"):
-		l.kind = "v1"
-	case exists(root + "/pids.current"), exists(root + "/cpu.stat"):
-		l.kind = "v2"
+	case has(groupV1.memory):
+		l.kind, l.names = "v1", groupV1
+	case has(groupV2.memory):
+		l.kind, l.names = "v2", groupV2
+	case has(groupV1.pids), has("cpuacct/cpuacct.usage"):
+		l.kind, l.names = "v1", groupV1
+	case has(groupV2.pids), has("cpu.stat"):
+		l.kind, l.names = "v2", groupV2
 	}
-	if counter != "" {
-		if fd, err := syscall.Open(counter, syscall.O_RDONLY|syscall.O_CLOEXEC, 0); err == nil {
+	if l.kind != "none" && has(l.names.memory) {
+		if fd, err := syscall.Open(root+"/"+l.names.memoryEvents, syscall.O_RDONLY|syscall.O_CLOEXEC, 0); err == nil {
 			l.oomFD = fd
 		}
 	}
@@ -56,20 +72,17 @@ func exists(path string) bool {
 
 func (l *limitReader) read(workdir string) readings {
 	var r readings
+	if l.kind != "none" {
+		r.MemoryBytes = l.number(l.names.memory)
+		r.MemoryPeak = l.number(l.names.memoryPeak)
+		r.MemoryLimit = limitOrNull(l.number(l.names.memoryLimit))
+		r.PIDs = l.number(l.names.pids)
+		r.OOMKills = parseKey(l.file(l.names.memoryEvents), "oom_kill")
+	}
 	switch l.kind {
 	case "v1":
-		r.MemoryBytes = l.number("memory/memory.usage_in_bytes")
-		r.MemoryPeak = l.number("memory/memory.max_usage_in_bytes")
-		r.MemoryLimit = limitOrNull(l.number("memory/memory.limit_in_bytes"))
-		r.PIDs = l.number("pids/pids.current")
-		r.OOMKills = parseKey(l.file("memory/memory.oom_control"), "oom_kill")
 		r.CPUS = scaled(l.number("cpuacct/cpuacct.usage"), 1e9)
 	case "v2":
-		r.MemoryBytes = l.number("memory.current")
-		r.MemoryPeak = l.number("memory.peak")
-		r.MemoryLimit = limitOrNull(l.number("memory.max"))
-		r.PIDs = l.number("pids.current")
-		r.OOMKills = parseKey(l.file("memory.events"), "oom_kill")
 		r.CPUS = scaled(parseKey(l.file("cpu.stat"), "usage_usec"), 1e6)
 	}
 	r.DiskFree = diskFree(workdir)

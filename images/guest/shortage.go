@@ -58,7 +58,7 @@ func (l *limitReader) since(before kills) want {
 	if now.atLimit >= 0 {
 		w.hostShort = w.ranOut && now.atLimit == before.atLimit
 	} else {
-		w.hostShort = w.ranOut && l.belowLimit(l.peakOfMemory())
+		w.hostShort = w.ranOut && l.belowLimit(l.names.memoryPeak)
 	}
 	return w
 }
@@ -80,21 +80,10 @@ const (
 	nearlyTerminals = 37
 )
 
-// belowLimit compares a use of memory with the limit; false where either is unknown. Of version 1 the
+// belowLimit compares a use of memory, by its file, with the limit; false where either is unknown. Of version 1 the
 // peak is the only mark: nothing counts there how often a group met its limit.
-func (l *limitReader) belowLimit(used *int64) bool {
-	limit := l.number("memory/memory.limit_in_bytes")
-	if l.kind == "v2" {
-		limit = limitOf(l.file("memory.max"))
-	}
-	return below(used, limit, nearlyMemory)
-}
-
-func (l *limitReader) peakOfMemory() *int64 {
-	if l.kind == "v2" {
-		return l.number("memory.peak")
-	}
-	return l.number("memory/memory.max_usage_in_bytes")
+func (l *limitReader) belowLimit(used string) bool {
+	return below(l.number(used), limitOf(l.file(l.names.memoryLimit)), nearlyMemory)
 }
 
 // forkFailedForHost says whether a process, its pipes or its terminal could not be made though the
@@ -102,15 +91,9 @@ func (l *limitReader) peakOfMemory() *int64 {
 func (l *limitReader) forkFailedForHost(errno syscall.Errno) bool {
 	switch errno {
 	case syscall.EAGAIN:
-		if l.kind == "v2" {
-			return below(l.number("pids.current"), limitOf(l.file("pids.max")), nearlyPIDs)
-		}
-		return below(l.number("pids/pids.current"), limitOf(l.file("pids/pids.max")), nearlyPIDs)
+		return below(l.number(l.names.pids), limitOf(l.file(l.names.pidsLimit)), nearlyPIDs)
 	case syscall.ENOMEM:
-		if l.kind == "v2" {
-			return l.belowLimit(l.number("memory.current"))
-		}
-		return l.belowLimit(l.number("memory/memory.usage_in_bytes"))
+		return l.belowLimit(l.names.memory)
 	case syscall.ENFILE:
 		return true // the machine's table of files: of what one process may hold it is EMFILE
 	case syscall.ENOSPC:

@@ -98,11 +98,7 @@ def translate(error: Exception) -> SandboxdError:
             detail = _SENTENCES.get(error.status_code, str(error.detail))
             return SandboxdError(code, detail, status=status)
         case GuestLost():
-            return SandboxdError(
-                ErrorCode.BACKEND_UNAVAILABLE,
-                f"the line into the sandbox broke ({error}); the sandbox lives",
-                retry_safe=not error.sent,
-            )
+            return error.named()
         case TimeoutError():
             return SandboxdError(ErrorCode.TIMEOUT, "the sandbox did not answer in time")
         case _:

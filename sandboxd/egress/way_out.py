@@ -19,7 +19,6 @@ from sandboxd.egress.gate import Gate
 from sandboxd.egress.http_side import Left
 from sandboxd.egress.limits import WayOutLimits
 from sandboxd.egress.outside import Outside
-from sandboxd.egress.pace import Pace
 from sandboxd.egress.passage import BROKEN, Passage, Traffic
 from sandboxd.egress.proxy import Proxy
 from sandboxd.egress.rules import Rules
@@ -28,6 +27,7 @@ from sandboxd.guest.client import Guest
 from sandboxd.guest.line import GuestLost
 from sandboxd.guest.ports import GuestStream
 from sandboxd.telemetry.metrics import Metrics
+from sandboxd.token_bucket import TokenBucket
 
 log = structlog.get_logger(__name__)
 
@@ -77,8 +77,8 @@ class WayOut:
         self._witness = witness
         self._life = anyio.CancelScope()
         self._open: set[Passage] = set()
-        self._opening = Pace(limits.opens_per_s, at_once=limits.connections)
-        self._telling = Pace(_TOLD_PER_S, at_once=_TOLD_AT_ONCE)
+        self._opening = TokenBucket(limits.opens_per_s, at_once=limits.connections)
+        self._telling = TokenBucket(_TOLD_PER_S, at_once=_TOLD_AT_ONCE)
         self._untold = 0
         self._gate = Gate(outside, limits=limits, rules=lambda: self._policy.rules)
         self._proxy = Proxy(self._gate, limits=limits, refused=self._refused)
@@ -184,7 +184,7 @@ class WayOut:
     def _refused(self, text: str) -> None:
         """Note it, unless so many were noted that they would drive all else out of the diary."""
         self._metrics.way_out_connections.labels("refused").inc()
-        if not self._telling.ready():
+        if self._telling.take() > 0:
             self._untold += 1
             return
         facts: dict[str, Any] = {"detail": text}

@@ -17,7 +17,6 @@ from sandboxd.guest.line import GuestLost
 from sandboxd.leases.desk import Desk
 from sandboxd.leases.tenancy import Tenancy
 from sandboxd.model.command import ExecRecord
-from sandboxd.wire.codes import ErrorCode
 
 T = TypeVar("T")
 TRIES = 3
@@ -101,9 +100,4 @@ async def told(desk: Desk, tenancy: Tenancy, lost: GuestLost) -> SandboxdError:
 
 def broken(tenancy: Tenancy, lost: GuestLost) -> SandboxdError:
     """The sandbox lives, and its line is broken."""
-    return SandboxdError(
-        ErrorCode.BACKEND_UNAVAILABLE,
-        f"the line into the sandbox broke ({lost}); the sandbox lives",
-        retry_safe=not lost.sent,
-        sandbox_id=tenancy.lease.id,
-    )
+    return lost.named(sandbox_id=tenancy.lease.id)

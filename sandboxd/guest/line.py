@@ -35,6 +35,15 @@ class GuestLost(Exception):
         super().__init__(detail)
         self.sent = sent
 
+    def named(self, *, sandbox_id: str | None = None) -> SandboxdError:
+        """What a caller hears once it is known that the box lives."""
+        return SandboxdError(
+            ErrorCode.BACKEND_UNAVAILABLE,
+            f"the line into the sandbox broke ({self}); the sandbox lives",
+            retry_safe=not self.sent,
+            sandbox_id=sandbox_id,
+        )
+
 
 class Answer(NamedTuple):
     """A whole answer of the guest: a success."""

@@ -10,12 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
-import anyio
-
 from sandboxd.errors import SandboxdError
 from sandboxd.leases.book import Book
 from sandboxd.leases.terms import LeaseOrder
 from sandboxd.model.quota import Quota
+from sandboxd.token_bucket import TokenBucket
 from sandboxd.wire.codes import ErrorCode
 
 _MINUTE_S = 60.0
@@ -45,7 +44,7 @@ class Quotas:
     def __init__(self, book: Book, quotas: Mapping[str, Quota]) -> None:
         self._book = book
         self._quotas = dict(quotas)
-        self._rates: dict[str, _Rate] = {}
+        self._rates: dict[str, TokenBucket] = {}  # a minute's leases, filled within a minute
         # The last count and all that was let in since: no key holds more than that. To count for
         # each lease would cost a key of a thousand leases half a millisecond each time.
         self._at_most: dict[str, Holdings] = {}
@@ -73,7 +72,7 @@ class Quotas:
     def creates_left(self, owner: str) -> int | None:
         """How many leases a key may ask for right now; None: any number."""
         most = self.of(owner).creates_per_minute
-        return None if most is None else int(self._rate(owner).left(most) + _DUST)
+        return None if most is None else self._rate(owner, most).whole
 
     def admit(self, order: LeaseOrder, *, owner: str, count: int) -> None:
         """Raises `quota_exceeded`, with the quota, its limit and its use in `details`."""
@@ -101,36 +100,15 @@ class Quotas:
         return held, asked
 
     def _spend(self, most: int, *, owner: str, count: int) -> None:
-        rate = self._rate(owner)
-        if (wait_s := rate.take(most, count)) > 0:
-            used = most - int(rate.left(most) + _DUST)
+        rate = self._rate(owner, most)
+        if (wait_s := rate.take(count)) > 0:
+            used = most - rate.whole
             _refuse(_Over("creates_per_minute", limit=most, used=used, asked=count), wait_s=wait_s)
 
-    def _rate(self, owner: str) -> _Rate:
-        return self._rates.setdefault(owner, _Rate())
-
-
-class _Rate:
-    """A bucket that holds a minute's leases and fills up within a minute."""
-
-    def __init__(self) -> None:
-        self._spent = 0.0
-        self._at = anyio.current_time()
-
-    def left(self, most: int) -> float:
-        """How many may be taken now; below zero after a quota was lowered."""
-        now = anyio.current_time()
-        self._spent = max(0.0, self._spent - (now - self._at) * most / _MINUTE_S)
-        self._at = now
-        return most - self._spent
-
-    def take(self, most: int, count: int) -> float:
-        """Take so many, or none; returns the seconds after which there are enough, 0 if taken."""
-        missing = count - self.left(most)
-        if missing > _DUST:
-            return missing * _MINUTE_S / most
-        self._spent += count
-        return 0.0
+    def _rate(self, owner: str, most: int) -> TokenBucket:
+        rate = self._rates.setdefault(owner, TokenBucket(most / _MINUTE_S, at_once=most))
+        rate.per_s, rate.at_once = most / _MINUTE_S, most  # as the quota is by now
+        return rate
 
 
 @dataclass(frozen=True, slots=True)

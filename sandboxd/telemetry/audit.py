@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import anyio
 import structlog
 
+from sandboxd.token_bucket import TokenBucket
+
 _BURST = 20
-_SECONDS_EACH = 1.0
+_PER_S = 1.0
 
 _log = structlog.get_logger("audit")
 
@@ -29,19 +30,13 @@ class Refusals:
     """The lines of what was refused: a burst of them, and then one a second, over all callers."""
 
     def __init__(self) -> None:
-        self._tokens = float(_BURST)
-        self._at: float | None = None
+        self._lines = TokenBucket(_PER_S, at_once=_BURST)
         self._left_out = 0
 
     def refused(self, name: str, /, *, who: str, **facts: Any) -> None:
         """Something was asked for and not done."""
-        now = anyio.current_time()
-        if self._at is not None:
-            self._tokens = min(_BURST, self._tokens + (now - self._at) / _SECONDS_EACH)
-        self._at = now
-        if self._tokens < 1:
+        if self._lines.take() > 0:
             self._left_out += 1
             return
-        self._tokens -= 1
         left_out, self._left_out = self._left_out, 0
         act(name, who=who, **facts, left_out=left_out)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import anyio
 
+from sandboxd.leases.tenancy import Tenancy
 from sandboxd.model.box import BoxState
 from sandboxd.model.lease import LeaseState
 from tests.support.front import Front
@@ -25,6 +26,13 @@ def _calm(front: Front) -> bool:
     busy = any(pool.making or pool.disposing or pool.queued for pool in pools)
     full = all(pool.ready == pool.target for pool in pools)
     return settled and over and full and not busy
+
+
+async def living(front: Front) -> list[Tenancy]:
+    """The leases that are not over, once it is calm and all tell the same story."""
+    await calm(front)
+    await agree(front)
+    return [tenancy for tenancy in front.rooms.desk.book if not tenancy.lease.over]
 
 
 async def agree(front: Front) -> None:

@@ -14,7 +14,7 @@ from sandboxd.errors import SandboxdError
 from sandboxd.model.lease import LeaseState
 from sandboxd.model.template import Resources
 from tests.faults.conftest import BadWorld, open_bad_world
-from tests.faults.quiet import agree, calm
+from tests.faults.quiet import agree, calm, living
 from tests.faults.sabotage import Mishap
 from tests.support.front import OWNER, Front, template
 
@@ -97,9 +97,7 @@ async def test_a_lease_that_is_cut_short_anywhere_is_held_by_nobody(name: str) -
             except SandboxdError as error:
                 done = error.mask
             world.bad_store.slow_s = 0
-            await calm(front)
-            await agree(front)
-            held = [t for t in front.rooms.desk.book if not t.lease.over]
+            held = await living(front)
             assert len(held) <= done, f"after {steps} steps"
             assert len(await front.box_ids()) == ready + len(held)
             if done:

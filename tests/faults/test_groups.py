@@ -12,7 +12,7 @@ from sandboxd.model.claim import ClaimFile
 from sandboxd.model.lease import LeaseState
 from sandboxd.wire.codes import ErrorCode, Fault
 from tests.faults.conftest import BadWorld, open_bad_world
-from tests.faults.quiet import agree, calm
+from tests.faults.quiet import agree, calm, living
 from tests.faults.sabotage import Mishap
 from tests.faults.test_cancel_everywhere import (
     MOST_STEPS,
@@ -52,9 +52,7 @@ async def test_a_group_that_is_cut_short_anywhere_is_held_by_nobody(name: str) -
             except SandboxdError as error:
                 done = error.mask
             world.bad_store.slow_s = 0
-            await calm(front)
-            await agree(front)
-            held = [t for t in front.rooms.desk.book if not t.lease.over]
+            held = await living(front)
             assert len(held) in ({0, SIZE} if done else {0}), f"after {steps} steps"
             assert len(await front.box_ids()) == ready + len(held)
             assert front.rooms.house._gathering is None

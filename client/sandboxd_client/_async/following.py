@@ -7,11 +7,9 @@ from collections.abc import AsyncGenerator
 
 from sandboxd.wire.http1 import ConnectionLost
 from sandboxd_client._async.api import AsyncApi, unreachable
-from sandboxd_client._async.streaming import STREAM_SILENCE_S
+from sandboxd_client._async.streaming import STREAM_SILENCE_S, Tries
 from sandboxd_client._core.calls import Call, path_of
-from sandboxd_client._core.retries import Patience
 from sandboxd_client._core.sse import BlockSplitter, ServerSent
-from sandboxd_client._runtime import aio as runtime
 from sandboxd_client.errors import ApiUnreachable, Internal, SandboxdError
 from sandboxd_client.records import Event
 
@@ -22,12 +20,12 @@ async def follow(
     """Events for ever, each once. Raises typed errors; ApiUnreachable once the stream could not be
     had again for `patience_s`.
     """
-    patience, progressed = Patience(deadline=runtime.now()), True
+    tries = Tries(api)
     while True:
         told = _blocks(api, run_id=run_id, after=after)
         try:
             async for block in told:
-                progressed = True
+                tries.progress()
                 after = block.id or after
                 if block.data:
                     facts = json.loads(block.data)
@@ -41,12 +39,7 @@ async def follow(
             error = problem
         finally:
             await told.aclose()
-        if progressed:
-            patience, progressed = Patience(deadline=runtime.now() + api.patience_s), False
-        pause = patience.pause(error, safe=True, now=runtime.now())
-        if pause is None:
-            raise error
-        await runtime.sleep(pause)
+        await tries.pause(error)
 
 
 async def _blocks(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-_LONGEST_BYTES = (
-    1 << 20
-)  # an event of ours has a few hundred bytes; beyond this it is not our daemon
+# An event of ours has a few hundred bytes; beyond this it is not our daemon.
+_LONGEST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)

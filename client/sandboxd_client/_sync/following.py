@@ -9,11 +9,9 @@ from collections.abc import Generator
 
 from sandboxd.wire.http1_sync import ConnectionLost
 from sandboxd_client._core.calls import Call, path_of
-from sandboxd_client._core.retries import Patience
 from sandboxd_client._core.sse import BlockSplitter, ServerSent
-from sandboxd_client._runtime import sio as runtime
 from sandboxd_client._sync.api import Api, unreachable
-from sandboxd_client._sync.streaming import STREAM_SILENCE_S
+from sandboxd_client._sync.streaming import STREAM_SILENCE_S, Tries
 from sandboxd_client.errors import ApiUnreachable, Internal, SandboxdError
 from sandboxd_client.records import Event
 
@@ -22,12 +20,12 @@ def follow(api: Api, *, run_id: str | None, after: str | None) -> Generator[Even
     """Events for ever, each once. Raises typed errors; ApiUnreachable once the stream could not be
     had again for `patience_s`.
     """
-    patience, progressed = Patience(deadline=runtime.now()), True
+    tries = Tries(api)
     while True:
         told = _blocks(api, run_id=run_id, after=after)
         try:
             for block in told:
-                progressed = True
+                tries.progress()
                 after = block.id or after
                 if block.data:
                     facts = json.loads(block.data)
@@ -41,12 +39,7 @@ def follow(api: Api, *, run_id: str | None, after: str | None) -> Generator[Even
             error = problem
         finally:
             told.close()
-        if progressed:
-            patience, progressed = Patience(deadline=runtime.now() + api.patience_s), False
-        pause = patience.pause(error, safe=True, now=runtime.now())
-        if pause is None:
-            raise error
-        runtime.sleep(pause)
+        tries.pause(error)
 
 
 def _blocks(

@@ -21,6 +21,27 @@ NDJSON = "application/x-ndjson"
 STREAM_SILENCE_S = 45.0  # a quiet stream says keepalive every 15 s: after three it is cut
 
 
+class Tries:
+    """How long a stream is opened again: `patience_s` from the first failure after progress."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._patience: Patience | None = None
+
+    def progress(self) -> None:
+        """Something came of it."""
+        self._patience = None
+
+    def pause(self, error: SandboxdError) -> None:
+        """Wait before the next try. Raises the error if there must be none."""
+        if self._patience is None:
+            self._patience = Patience(deadline=runtime.now() + self._api.patience_s)
+        seconds = self._patience.pause(error, safe=True, now=runtime.now())
+        if seconds is None:
+            raise error
+        runtime.sleep(seconds)
+
+
 def json_lines(api: Api, call: Call) -> Generator[dict[str, Any], None, None]:
     """The objects of one NDJSON answer. Raises ConnectionLost where it is cut, and typed errors."""
     exchange = api.open(call)
@@ -44,13 +65,13 @@ def follow_events(
     it. Then, and if it is None, the stream is attached to by `events_path`. Raises typed errors;
     ApiUnreachable once the stream could not be had again for `patience_s` without any progress.
     """
-    patience, progressed = Patience(deadline=runtime.now()), True
+    tries = Tries(api)
     while True:
         call = first if first is not None and after == 0 else _attach(events_path, after)
         told = json_lines(api, call)
         try:
             for line in told:
-                progressed = True
+                tries.progress()
                 event = event_from_json(line)
                 if event is None or 0 < event.seq <= after:
                     continue
@@ -65,12 +86,7 @@ def follow_events(
             error = problem
         finally:
             told.close()
-        if progressed:
-            patience, progressed = Patience(deadline=runtime.now() + api.patience_s), False
-        pause = patience.pause(error, safe=True, now=runtime.now())
-        if pause is None:
-            raise error
-        runtime.sleep(pause)
+        tries.pause(error)
 
 
 def _attach(events_path: str, after: int) -> Call:

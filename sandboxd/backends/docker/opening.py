@@ -139,10 +139,7 @@ def _images(engine: Engine, settings: DockerSettings) -> AbstractAsyncContextMan
 
 @asynccontextmanager
 async def _watched(
-    engine: Engine,
-    settings: DockerSettings,
-    places: Places,
-    find_group: FindGroup,
+    engine: Engine, settings: DockerSettings, places: Places, find_group: FindGroup
 ) -> AsyncIterator[tuple[Roster, Judge]]:
     """A roster with its background tasks."""
     failure: Exception | None = None

@@ -1,4 +1,4 @@
-"""What an engine can do, from what it says of itself. Pure, beside two looks at our own machine."""
+"""What an engine can do, from what it says of itself. Pure, beside the one look at our own disk."""
 
 from __future__ import annotations
 

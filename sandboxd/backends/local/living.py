@@ -15,7 +15,7 @@ from anyio.abc import TaskGroup
 from sandboxd.backends.local.boxes import BoxRecord, BoxShelf
 from sandboxd.backends.local.launching.launcher import OuterBwrap, read_complaints
 from sandboxd.backends.parts.deaths import Evidence, judge, rebooted
-from sandboxd.backends.parts.oom_counts import OomCount
+from sandboxd.backends.parts.oom_counts import OomCounts
 from sandboxd.backends.parts.roll import Roll
 from sandboxd.backends.protocol import Death, Readings
 from sandboxd.kernel.cgroups import Cgroups
@@ -39,7 +39,7 @@ class LivingBox:
     is_ours: being removed at a caller's wish, which is no death to tell.
     cpu_measured: the processor time it had used when its disk was last measured.
     rests: left out of the next round, where that time is not known.
-    ooms, limit_hits: what its group counted while it lived.
+    ooms: what its group counted while it lived.
     """
 
     record: BoxRecord
@@ -52,8 +52,7 @@ class LivingBox:
     disk_bytes: int | None = None
     cpu_measured: int | None = None
     rests: bool = False
-    ooms: OomCount = field(default_factory=OomCount)
-    limit_hits: OomCount = field(default_factory=OomCount)
+    ooms: OomCounts = field(default_factory=OomCounts)
 
     @property
     def box_id(self) -> str:
@@ -113,7 +112,8 @@ class Roster(Roll[LivingBox]):
             return box.verdict
         if record.process is not None and record.process.boot_id != boot_id():
             return rebooted(record.box_id)
-        now = anyio.current_time()
+        ooms = OomCounts() if box is None else box.ooms
+        kills_before, hits_before = ooms.before(end=anyio.current_time())
         exit_code = await self._exit_code(record.box_id)
         readings = await to_thread.run_sync(self._cgroups.read, record.box_id)
         words = read_complaints(self._shelf.places(record.box_id).complaints)
@@ -122,9 +122,9 @@ class Roster(Roll[LivingBox]):
                 box_id=record.box_id,
                 exit_code=exit_code,
                 oom_kills=readings.oom_kills,
-                oom_kills_before=box.ooms.before(end=now) if box else 0,
+                oom_kills_before=kills_before,
                 limit_hits=readings.limit_hits,
-                limit_hits_before=box.limit_hits.before(end=now) if box else 0,
+                limit_hits_before=hits_before,
                 memory_peak_bytes=readings.memory_peak_bytes,
                 memory_limit_bytes=record.memory_limit_bytes,
                 words=words,
@@ -144,8 +144,7 @@ class Roster(Roll[LivingBox]):
         """What a box uses now."""
         group = await to_thread.run_sync(self._cgroups.read, box.box_id)
         if not _at_its_end(box):
-            box.ooms.note(group.oom_kills or 0, at=anyio.current_time())
-            box.limit_hits.note(group.limit_hits or 0, at=anyio.current_time())
+            box.ooms.note(group, at=anyio.current_time())
         return Readings(
             cpu_s=group.cpu_s,
             memory_bytes=group.memory_bytes,

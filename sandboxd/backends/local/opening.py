@@ -98,8 +98,7 @@ async def open_local(settings: LocalSettings) -> AsyncIterator[LocalBackend]:
             # Whoever saw another box's directories could speak to its guest.
             hidden = [settings.state_dir, run_dir, *settings.hidden]
             host, can_overlay = await launcher.call(partial(_probe, stage, shelf, groups, hidden))
-            watched = _watched(shelf, cgroups, every_s=settings.disk_every_s)
-            async with watched as roster:
+            async with _watched(shelf, cgroups, every_s=settings.disk_every_s) as roster:
                 yield LocalBackend(
                     maker=Maker(
                         launcher,

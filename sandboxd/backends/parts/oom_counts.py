@@ -6,6 +6,8 @@ kills both, one after the other. A look in between sees the count of the end in 
 
 from __future__ import annotations
 
+from sandboxd.kernel.group_readings import GroupReadings
+
 _SETTLED_S = 5.0  # a rise that the box outlived by so much was none of its end
 
 
@@ -30,3 +32,22 @@ class OomCount:
     def before(self, *, end: float) -> int:
         """The count as it stood before an end at that time began."""
         return self._count if end - self._rose_at >= _SETTLED_S else self._before
+
+
+class OomCounts:
+    """Both counts of one box: of its processes that were killed, and of times that it met its own
+    limit.
+    """
+
+    def __init__(self) -> None:
+        self._kills = OomCount()
+        self._limit_hits = OomCount()
+
+    def note(self, seen: GroupReadings, *, at: float) -> None:
+        """A look at a box that lived."""
+        self._kills.note(seen.oom_kills or 0, at=at)
+        self._limit_hits.note(seen.limit_hits or 0, at=at)
+
+    def before(self, *, end: float) -> tuple[int, int]:
+        """Kills and limit hits as they stood before an end at that time began."""
+        return self._kills.before(end=end), self._limit_hits.before(end=end)

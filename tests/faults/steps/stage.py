@@ -16,6 +16,7 @@ from anyio import to_thread
 from sandboxd_client import AsyncSandbox, AsyncSandboxd, SandboxdError
 from tests.faults.account import free_port
 from tests.faults.steps.program import HURRY, SIGNPOST
+from tests.faults.yards import LocalYard
 from tests.support.service import Service
 
 T = TypeVar("T")
@@ -201,6 +202,14 @@ class Stage:
         left = [] if counts == (self.ready, 0, 0, 0) else [f"the pool is not at rest: {pool}"]
         boxes = await to_thread.run_sync(self.boxes)
         return left if len(boxes) == self.ready else [*left, f"there are boxes: {boxes}"]
+
+
+@contextmanager
+def local_stage(folder: Path, *, config: str) -> Iterator[Stage]:
+    """A stage on bubblewrap, with one box in stock."""
+    folder.chmod(0o711)
+    with staged(folder, backend="local", config=config) as service:
+        yield Stage(service, boxes=lambda: LocalYard().box_ids(service), ready=1)
 
 
 @contextmanager

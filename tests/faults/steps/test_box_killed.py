@@ -17,7 +17,7 @@ from sandboxd_client import (
     SandboxLost,
     StartFailed,
 )
-from tests.faults.steps.stage import Stage, staged
+from tests.faults.steps.stage import Stage, local_stage
 from tests.faults.yards import LocalYard
 from tests.support.service import Service
 
@@ -60,10 +60,8 @@ USING = {
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     """One for all: each test leaves it at rest."""
-    folder = tmp_path_factory.mktemp("stage")
-    folder.chmod(0o711)
-    with staged(folder, backend="local", config=CONFIG) as service:
-        yield Stage(service, boxes=lambda: YARD.box_ids(service), ready=1)
+    with local_stage(tmp_path_factory.mktemp("stage"), config=CONFIG) as stage:
+        yield stage
 
 
 def kill_all(service: Service) -> None:

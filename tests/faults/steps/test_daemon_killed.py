@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from sandboxd_client import AsyncSandbox, AsyncSandboxd, Ended, ExecResult, NotFound, Stdout
-from tests.faults.steps.stage import Stage, staged
+from tests.faults.steps.stage import Stage, local_stage
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(90)]
 
@@ -93,11 +93,8 @@ FORGETTING = [
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     """One for all: each test leaves it at rest, with whichever daemon came last."""
-    folder = tmp_path_factory.mktemp("stage")
-    folder.chmod(0o711)
-    with staged(folder, backend="local", config=CONFIG) as service:
-        places = service.state / "boxes"
-        yield Stage(service, boxes=lambda: {entry.name for entry in places.iterdir()}, ready=1)
+    with local_stage(tmp_path_factory.mktemp("stage"), config=CONFIG) as stage:
+        yield stage
 
 
 @pytest.mark.parametrize("key", [None, pytest.param("warm", marks=pytest.mark.slow)])

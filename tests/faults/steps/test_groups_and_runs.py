@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from sandboxd_client import AsyncSandbox, AsyncSandboxd, NotFound
-from tests.faults.steps.stage import Stage, staged
+from tests.faults.steps.stage import Stage, local_stage
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(90)]
 
@@ -54,11 +54,8 @@ LOSING = [
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     """One for all: each test leaves it at rest, with whichever daemon came last."""
-    folder = tmp_path_factory.mktemp("stage")
-    folder.chmod(0o711)
-    with staged(folder, backend="local", config=CONFIG) as service:
-        places = service.state / "boxes"
-        yield Stage(service, boxes=lambda: {entry.name for entry in places.iterdir()}, ready=1)
+    with local_stage(tmp_path_factory.mktemp("stage"), config=CONFIG) as stage:
+        yield stage
 
 
 @pytest.mark.parametrize("name", [None, pytest.param("g", marks=pytest.mark.slow)])

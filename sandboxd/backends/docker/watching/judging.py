@@ -65,7 +65,7 @@ class Judge:
         if box is None:
             return await self._examine_remains(record)
         broke = not self._events.flows
-        now = anyio.current_time()
+        kills_before, hits_before = box.ooms.before(end=anyio.current_time())
         group = _read(box)
         with anyio.move_on_after(_WORD_S):
             await box.word.dead.wait()
@@ -79,9 +79,9 @@ class Judge:
                 box_id=record.box_id,
                 exit_code=remains.exit_code,
                 oom_kills=group.oom_kills,
-                oom_kills_before=box.ooms.before(end=now),
+                oom_kills_before=kills_before,
                 limit_hits=group.limit_hits,
-                limit_hits_before=box.limit_hits.before(end=now),
+                limit_hits_before=hits_before,
                 memory_peak_bytes=group.memory_peak_bytes,
                 memory_limit_bytes=record.memory_limit_bytes,
                 asked_signals=tuple(box.word.signals),

@@ -14,7 +14,7 @@ from anyio.abc import TaskGroup
 
 from sandboxd.backends.docker.records import BoxRecord
 from sandboxd.backends.docker.watching.written import Written
-from sandboxd.backends.parts.oom_counts import OomCount
+from sandboxd.backends.parts.oom_counts import OomCounts
 from sandboxd.backends.parts.roll import Roll
 from sandboxd.backends.protocol import Death
 from sandboxd.kernel.group_readings import Group, GroupReadings
@@ -47,7 +47,7 @@ class LivingBox:
     written: where it writes, once that was asked for.
     cpu_measured: the processor time it had used when its disk was last measured.
     rests: left out of the next round, where that time is not known.
-    ooms, limit_hits: what its group counted while it lived. last: what it said at the last look.
+    ooms: what its group counted while it lived. last: what it said at the last look.
     """
 
     record: BoxRecord
@@ -62,8 +62,7 @@ class LivingBox:
     written: Written | None = None
     cpu_measured: int | None = None
     rests: bool = False
-    ooms: OomCount = field(default_factory=OomCount)
-    limit_hits: OomCount = field(default_factory=OomCount)
+    ooms: OomCounts = field(default_factory=OomCounts)
     last: GroupReadings = field(default_factory=GroupReadings)
 
     @property
@@ -84,8 +83,7 @@ class LivingBox:
         if read.oom_kills is not None:
             self.last = read
             if not (was_ending or self.is_dead):
-                self.ooms.note(read.oom_kills, at=anyio.current_time())
-                self.limit_hits.note(read.limit_hits or 0, at=anyio.current_time())
+                self.ooms.note(read, at=anyio.current_time())
         return read
 
     def _look(self) -> tuple[GroupReadings, bool]:
