@@ -3,6 +3,8 @@
 SHELL := /bin/sh
 PY := .venv/bin/python
 PYTEST := $(PY) -m pytest
+# The tests start some hundred daemons; without byte code each would compile all of it anew.
+export PYTHONDONTWRITEBYTECODE :=
 DEFAULT_MARKS := not slow and not docker and not kubernetes
 JOBS ?= 2
 ARGS ?=

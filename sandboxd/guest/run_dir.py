@@ -6,11 +6,13 @@ Knows neither boxes nor what else lies beside a socket.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from sandboxd.errors import SandboxdError
 from sandboxd.wire.codes import ErrorCode
 
+_SHARED = Path("/run/sandboxd")  # root's, with a directory for each installation
 _MOST_TRIES = 1000  # each costs microseconds, and a busy machine loses twenty in a row
 
 
@@ -32,11 +34,19 @@ def open_run_dir(run_dir: Path | None, installation: str) -> Path:
     return path
 
 
+def close_run_dir(path: Path) -> None:
+    """Take it away if it is empty, and what all installations share if this was the last."""
+    with suppress(OSError):
+        path.rmdir()
+        if path.parent == _SHARED:
+            _SHARED.rmdir()
+
+
 def default_run_dir(installation: str) -> Path:
     """Where sockets lie if nobody says otherwise: short, since a socket's path is."""
     name = installation[:12]
     if os.geteuid() == 0:
-        return Path("/run/sandboxd") / name
+        return _SHARED / name
     if own := os.environ.get("XDG_RUNTIME_DIR"):
         return Path(own) / f"sandboxd-{name}"
     return Path("/tmp") / f"sandboxd-{os.geteuid()}-{name}"  # noqa: S108 - checked for its owner

@@ -24,13 +24,12 @@ from scripts.images.cache import cached_tar
 from scripts.images.engine import load
 from scripts.images.recipe import Recipe
 from tests.support.engine_traces import (
-    CGROUP,
     PREFIX,
+    cgroup_name,
     claim,
-    end_processes,
-    remove_cgroups,
+    orphans,
+    take_down,
     traces,
-    unmount_all,
 )
 
 ADDRESS_VARIABLE, IMAGE_VARIABLE = "SANDBOXD_TEST_ENGINE", "SANDBOXD_TEST_IMAGE"
@@ -135,13 +134,10 @@ class TestEngine:
                 self._remove_containers()
                 self.stop()
         self._end(signal.SIGKILL, timeout_s=_STOP_S)
-        end_processes(self.directory)
+        take_down(self.directory)
         if self._containerd is not None:
             self._containerd.wait(_STOP_S)
-        unmount_all(self.directory)
-        remove_cgroups(_cgroup(self.directory))
-        shutil.rmtree(self.directory, ignore_errors=True)
-        left = traces(self.directory, _cgroup(self.directory))
+        left = traces(self.directory)
         assert left == [], f"left of the tests' engine: {left}"
 
     def _containerd_command(self) -> list[str]:
@@ -164,7 +160,7 @@ class TestEngine:
             *("--data-root", str(place / "data"), "--exec-root", str(place / "exec")),
             *("--containerd", f"{place}/c.sock"),
             *("--pidfile", str(place / "d.pid"), "--log-level", "warn"),
-            *("--cgroup-parent", f"/{_cgroup(place)}"),
+            *("--cgroup-parent", f"/{cgroup_name(place)}"),
             *("--exec-opt", "native.cgroupdriver=cgroupfs"),
         ]
         if self._live_restore:
@@ -250,11 +246,6 @@ def engine_for_tests() -> Iterator[tuple[str, str]]:
         yield started.host, load_test_image(started)
 
 
-def _cgroup(directory: Path) -> str:
-    """The name of the group that all its containers' groups lie in."""
-    return f"{CGROUP}{directory.name}"
-
-
 def _wait(condition: Callable[[], bool], timeout_s: float, words: Callable[[], str]) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
@@ -274,6 +265,9 @@ def main(argv: list[str]) -> int:
     # The command hears Ctrl-C itself. A SIGTERM to us counts as one, so that all is taken down,
     # also where Ctrl-C is ignored, as by what a shell runs in the background.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for orphan in orphans():  # whoever had it was killed, and nobody else ever looks after it
+        print(f"engine: taking down what a killed run left: {orphan}")
+        take_down(orphan)
     begun = time.monotonic()
     with engine() as started:
         up = time.monotonic()

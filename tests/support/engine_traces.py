@@ -2,12 +2,14 @@
 
 Everything is found by the engine's own directory, which no other process on the machine names as
 an engine would: so nothing of anybody else is ever touched. `python -m tests.support.engine_traces`
-says what is there of any engine of the tests, and fails if there is something.
+says what is there of any engine of the tests that nobody takes down, and fails if there is
+something.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,12 +29,25 @@ _END_S = 10.0
 _POLL_S = 0.02
 
 
-def traces(directory: Path, cgroup: str) -> list[str]:
+def cgroup_name(directory: Path) -> str:
+    """Of the group that all containers' groups of the engine in that directory lie in."""
+    return f"{CGROUP}{directory.name}"
+
+
+def traces(directory: Path) -> list[str]:
     """What is left of the engine in that directory, in words."""
     left = [f"process {pid}" for pid in engine_processes(directory)]
     left += [f"mount {place}" for place in mounts_below(directory)]
-    left += [f"cgroup {group}" for group in cgroups(cgroup)]
+    left += [f"cgroup {group}" for group in cgroups(cgroup_name(directory))]
     return left + ([f"directory {directory}"] if directory.exists() else [])
+
+
+def take_down(directory: Path) -> None:
+    """End all that the engine started, and remove all it made."""
+    end_processes(directory)
+    unmount_all(directory)
+    remove_cgroups(cgroup_name(directory))
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 def end_processes(directory: Path) -> None:
@@ -148,7 +163,7 @@ def _is_owned(directory: Path) -> bool:
 
 def main() -> int:
     """Look at the whole machine. 1 if an engine is left that nobody takes down."""
-    left = [what for place in orphans() for what in traces(place, f"{CGROUP}{place.name}")]
+    left = [what for place in orphans() for what in traces(place)]
     for what in left:
         print(f"left of an engine of the tests: {what}", file=sys.stderr)
     return 1 if left else 0

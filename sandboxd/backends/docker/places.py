@@ -17,6 +17,7 @@ from pathlib import Path
 
 from sandboxd.errors import SandboxdError
 from sandboxd.guest.inside import MAX_SOCKET_PATH_BYTES, SOCKET_NAME
+from sandboxd.guest.run_dir import close_run_dir
 from sandboxd.kernel.trees import remove_tree, spread
 from sandboxd.wire.codes import ErrorCode
 
@@ -107,9 +108,7 @@ class Places:
         with suppress(OSError):
             self._boxes.rmdir()
             self._short.unlink(missing_ok=True)
-            self._run_dir.rmdir()
-            if self._run_dir.parent == Path("/run/sandboxd"):
-                self._run_dir.parent.rmdir()
+        close_run_dir(self._run_dir)
 
 
 def conflict(box_id: str) -> SandboxdError:

@@ -19,6 +19,7 @@ from sandboxd.backends.parts.oom_counts import OomCounts
 from sandboxd.backends.parts.roll import Roll
 from sandboxd.backends.protocol import Death, Readings
 from sandboxd.kernel.cgroups import Cgroups
+from sandboxd.kernel.kernel_log import killed_at_own_limit
 from sandboxd.kernel.processes import (
     boot_id,
     ended,
@@ -116,11 +117,13 @@ class Roster(Roll[LivingBox]):
         kills_before, hits_before = ooms.before(end=anyio.current_time())
         exit_code = await self._exit_code(record.box_id)
         readings = await to_thread.run_sync(self._cgroups.read, record.box_id)
+        log_says = await to_thread.run_sync(killed_at_own_limit, record.process, record.box_id)
         words = read_complaints(self._shelf.places(record.box_id).complaints)
         return judge(
             Evidence(
                 box_id=record.box_id,
                 exit_code=exit_code,
+                at_own_limit=log_says,
                 oom_kills=readings.oom_kills,
                 oom_kills_before=kills_before,
                 limit_hits=readings.limit_hits,

@@ -31,7 +31,7 @@ from sandboxd.backends.local.machine import whole_machine
 from sandboxd.backends.protocol import Capabilities, LimitKind
 from sandboxd.errors import SandboxdError
 from sandboxd.guest.binary import guest_binary
-from sandboxd.guest.run_dir import open_run_dir
+from sandboxd.guest.run_dir import close_run_dir, open_run_dir
 from sandboxd.kernel.cgroups import Cgroups, find_cgroups
 from sandboxd.kernel.seccomp import filter_for_this_machine
 from sandboxd.wire.codes import ErrorCode
@@ -234,13 +234,7 @@ def tidy(shelf: BoxShelf, cgroups: Cgroups, run_dir: Path) -> None:
     """Take away what is empty: nothing of ours stays where no box does."""
     shelf.close()
     cgroups.close()
-    for path in (run_dir, run_dir.parent):
-        # The parent may hold other installations, or be nothing of ours.
-        if path is run_dir or path == Path("/run/sandboxd"):
-            try:
-                path.rmdir()
-            except OSError:
-                return
+    close_run_dir(run_dir)
 
 
 def _unavailable(why: str) -> SandboxdError:

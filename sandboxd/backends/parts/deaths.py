@@ -30,6 +30,8 @@ class Evidence:
     """What is known of a dead box. None where nobody saw it.
 
     exit_code: of its first process, 128 + signal if one ended it.
+    at_own_limit: that the kernel killed its first process for want of memory, at the box's own
+    limit (False: for want around it), in the words of the kernel's log.
     oom_kills_before: the counter as it stood before the end began.
     limit_hits, limit_hits_before: the same of how often it met its own limit of memory.
     words: the end of what the guest said last.
@@ -40,6 +42,7 @@ class Evidence:
 
     box_id: str
     exit_code: int | None = None
+    at_own_limit: bool | None = None
     oom_kills: int | None = None
     oom_kills_before: int = 0
     limit_hits: int | None = None
@@ -123,24 +126,36 @@ def _by_engine(evidence: Evidence) -> Death | None:
 
 
 def _killed(evidence: Evidence) -> Death:
-    """SIGKILL from nobody we know of: out of memory, if the counter rose just then."""
-    if evidence.oom_kills is None:
-        return _unknown(evidence, "its first process was killed; nobody counts for want of what")
-    risen = evidence.oom_kills - evidence.oom_kills_before
-    if risen <= 0:
-        return _unknown(evidence, "its first process was killed from outside the sandbox")
-    peak, limit = evidence.memory_peak_bytes or 0, evidence.memory_limit_bytes
-    own = peak >= limit * _NEAR_LIMIT
-    if evidence.limit_hits is not None:
-        own = evidence.limit_hits > evidence.limit_hits_before
+    """SIGKILL from nobody we know of: out of memory, if the kernel's log says so of this very
+    process, or a counter rose just then.
+    """
+    own = evidence.at_own_limit
+    risen = (evidence.oom_kills or 0) - evidence.oom_kills_before
+    if own is None:
+        if evidence.oom_kills is None:
+            return _unknown(evidence, "its first process was killed; nobody counted what was short")
+        if risen <= 0:
+            return _unknown(evidence, "its first process was killed from outside the sandbox")
+        own = _met_its_limit(evidence)
     return Death(
         box_id=evidence.box_id,
         reason=EndReason.OOM,
         fault=Fault.AGENT if own else Fault.INFRA,
         mask=not own,
         detail="memory ran out" if own else "the host's memory ran out",
-        evidence={"oom_kills": risen, "memory_peak_bytes": peak, "memory_limit_bytes": limit},
+        evidence={
+            "oom_kills": max(risen, 1),
+            "memory_peak_bytes": evidence.memory_peak_bytes,
+            "memory_limit_bytes": evidence.memory_limit_bytes,
+        },
     )
+
+
+def _met_its_limit(evidence: Evidence) -> bool:
+    """Whether its own limit was what was short, by its counters."""
+    if evidence.limit_hits is not None:
+        return evidence.limit_hits > evidence.limit_hits_before
+    return (evidence.memory_peak_bytes or 0) >= evidence.memory_limit_bytes * _NEAR_LIMIT
 
 
 def _signalled(evidence: Evidence, number: int) -> Death:

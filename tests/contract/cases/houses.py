@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,9 +109,7 @@ class House:
 
     def full(self, *, within_s: float = 30) -> None:
         """Wait until its stock is complete and nothing else goes on."""
-        eventually(
-            lambda: self._at_rest(self.pool()), within_s=within_s, what="the pool is full, at rest"
-        )
+        self._await_rest(lambda _: True, within_s=within_s)
 
     def box_of(self, sandbox_id: str) -> str:
         """The box of a lease."""
@@ -121,16 +119,24 @@ class House:
 
     def empty(self, *, within_s: float = 30) -> None:
         """The same with no lease left."""
-        eventually(
-            lambda: self.pool()["leased"] == 0 and self._at_rest(self.pool()),
-            within_s=within_s,
-            what="no lease is left, and the pool is at rest",
-        )
+        self._await_rest(lambda pool: pool["leased"] == 0, within_s=within_s)
 
     def errors(self) -> list[str]:
         """The lines of its log that tell of something broken."""
         lines = self.service.log.read_text(errors="replace").splitlines()
         return [line for line in lines if "Traceback" in line or '"level": "error"' in line]
+
+    def _await_rest(self, wanted: Callable[[dict[str, Any]], bool], *, within_s: float) -> None:
+        seen: dict[str, Any] = {}
+
+        def rests() -> bool:
+            seen.update(self.pool())
+            return self._at_rest(seen) and wanted(seen)
+
+        try:
+            eventually(rests, within_s=within_s, what="the pool is full, at rest")
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {seen}, {self.errors()[-3:]}") from None
 
     def _lives(self, box_id: str) -> bool:
         if self.engine is not None:

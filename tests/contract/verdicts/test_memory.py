@@ -23,6 +23,7 @@ from tests.contract.verdicts.shortage import group_above, limited, number
 pytestmark = pytest.mark.timeout(180)
 
 _MB = 1 << 20
+_NEAR = 0.9 * MEMORY_MB * _MB
 _HOG = "python3 -c 'held = [bytearray(b\"x\" * (1 << 20)) for _ in range(400)]'"
 # Offers the first process to the kernel before all others, of which none holds much.
 _OFFER = (
@@ -95,7 +96,8 @@ def test_a_sandbox_whose_first_process_is_killed_for_its_own_memory_ends_oom(
         raise
     assert evidence["oom_kills"] >= 1
     assert evidence["memory_limit_bytes"] == MEMORY_MB * _MB
-    assert evidence["memory_peak_bytes"] > 0.9 * MEMORY_MB * _MB
+    # None where the engine took the group away first; the kernel's log says as much.
+    assert evidence["memory_peak_bytes"] is None or evidence["memory_peak_bytes"] > _NEAR
 
 
 @pytest.fixture
@@ -128,7 +130,7 @@ def test_a_sandbox_that_the_hosts_want_kills_is_masked(starved: tuple[House, San
         if process.wait().exit_code == 9:
             pytest.skip("nobody inside can offer the first process to the kernel")
         raise
-    assert evidence["memory_peak_bytes"] < 0.9 * MEMORY_MB * _MB
+    assert evidence["memory_peak_bytes"] is None or evidence["memory_peak_bytes"] < _NEAR
 
 
 def test_a_set_up_that_the_sandboxs_own_limit_kills_is_the_tasks_fault(client: Sandboxd) -> None:

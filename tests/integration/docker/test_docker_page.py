@@ -132,7 +132,7 @@ def run(text: str, place: Path, environment: dict[str, str]) -> str:
 
 @contextmanager
 def background(place: Path, environment: dict[str, str]) -> Iterator[Callable[[str], None]]:
-    """Starts what runs beside the others; at the end its leases end and it is stopped."""
+    """Starts what runs beside the others; at the end it is stopped, and then its leases end."""
     started: list[subprocess.Popen[str]] = []
 
     def start(text: str) -> None:
@@ -151,6 +151,6 @@ def background(place: Path, environment: dict[str, str]) -> Iterator[Callable[[s
         yield start
     finally:
         for process in started:
-            run(".venv/bin/sandboxd sweep --all --config sandboxd.toml", place, environment)
             process.send_signal(signal.SIGTERM)
             process.communicate(timeout=30)
+            run(".venv/bin/sandboxd sweep --all --config sandboxd.toml", place, environment)

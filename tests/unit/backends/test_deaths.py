@@ -49,6 +49,23 @@ def test_where_the_kernel_counts_whose_limit_was_met_the_peak_says_nothing(
     assert (death.reason, death.fault, death.mask) == (EndReason.OOM, fault, mask)
 
 
+@pytest.mark.parametrize(("own", "fault"), [(True, Fault.AGENT), (False, Fault.INFRA)])
+@pytest.mark.parametrize("group", ["gone", "at its limit", "far below it"])
+def test_the_kernels_log_is_believed_before_any_counter(
+    own: bool,
+    fault: Fault,
+    group: str,
+) -> None:
+    counted = {
+        "gone": Evidence(box_id="b", exit_code=137),
+        "at its limit": killed(before=0, after=1, peak_mib=128),
+        "far below it": killed(before=0, after=1, peak_mib=20),
+    }
+    death = judge(replace(counted[group], at_own_limit=own))
+    assert (death.reason, death.fault, death.mask) == (EndReason.OOM, fault, not own)
+    assert death.evidence["oom_kills"] == 1
+
+
 def test_an_old_oom_of_a_child_does_not_explain_a_later_kill() -> None:
     death = judge(killed(before=3, after=3, peak_mib=128))
     assert (death.reason, death.fault, death.mask) == (EndReason.DIED, Fault.UNKNOWN, True)

@@ -1,4 +1,5 @@
-"""Why a box died: gathers what its control group and the engine still say. Judges nothing itself.
+"""Why a box died: gathers what its control group, the kernel and the engine still say. Judges
+nothing itself.
 
 What is read first is gone first: the group's counters, then the engine's memory of the container.
 """
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import anyio
+from anyio import to_thread
 
 from sandboxd.backends.docker.engine import Engine, EngineRefused
 from sandboxd.backends.docker.records import BoxRecord
@@ -18,6 +20,7 @@ from sandboxd.backends.parts.deaths import Evidence, judge, rebooted
 from sandboxd.backends.protocol import Death
 from sandboxd.errors import SandboxdError
 from sandboxd.kernel.group_readings import GroupReadings
+from sandboxd.kernel.kernel_log import killed_at_own_limit
 from sandboxd.kernel.processes import boot_id
 from sandboxd.wire.codes import ErrorCode
 
@@ -78,6 +81,7 @@ class Judge:
             Evidence(
                 box_id=record.box_id,
                 exit_code=remains.exit_code,
+                at_own_limit=await _ask_log(record),
                 oom_kills=group.oom_kills,
                 oom_kills_before=kills_before,
                 limit_hits=group.limit_hits,
@@ -98,7 +102,12 @@ class Judge:
                 detail="somebody started its container anew, and what ran in it is gone",
             )
         return judge(
-            Evidence(box_id=record.box_id, exit_code=remains.exit_code, was_removed=remains.removed)
+            Evidence(
+                box_id=record.box_id,
+                exit_code=remains.exit_code,
+                at_own_limit=await _ask_log(record),
+                was_removed=remains.removed,
+            )
         )
 
     async def _remains_or_none(self, record: BoxRecord) -> _Remains | None:
@@ -142,6 +151,10 @@ def _is_another(record: BoxRecord, state: dict[str, Any]) -> bool:
     if record.process is not None:
         return bool(state["Pid"] != record.process.pid)
     return record.address is not None and bool(state["StartedAt"] != record.address.started_at)
+
+
+async def _ask_log(record: BoxRecord) -> bool | None:
+    return await to_thread.run_sync(killed_at_own_limit, record.process, record.container_id)
 
 
 def _read(box: LivingBox) -> GroupReadings:
