@@ -17,6 +17,7 @@ import pytest
 from sandboxd_client import Sandbox, Sandboxd, Stdout
 from tests.contract.cases.houses import House
 from tests.contract.speaker import eventually
+from tests.contract.verdicts.kinds import ended
 from tests.support.nginx import as_documented, free_port, nginx
 
 pytestmark = pytest.mark.serial
@@ -52,7 +53,7 @@ def test_cr_01_a_daemon_that_was_killed_finds_everything_again(open_house: OpenH
                 assert again.exec("cat whose").stdout == str(number)
             assert {client.sandbox(each.id).process("job").info().running for each in kept[:5]}
             for sandbox in (first, second):
-                end = client.sandbox(sandbox.id).info(wait_s=10).end
+                end = ended(client.sandbox(sandbox.id), within_s=10).end
                 assert end is not None
                 assert end.reason == "expired"
             assert time.monotonic() - began < 15
