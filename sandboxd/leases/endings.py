@@ -64,7 +64,13 @@ class Endings:
         tenancy.settled.set()
         tenancy.pool.experience.held(leased_s)
         self._make_known(tenancy)
-        log.info("lease.ended", sandbox_id=tenancy.lease.id, reason=reason, detail=detail)
+        log.info(
+            "lease.ended",
+            sandbox_id=tenancy.lease.id,
+            box_id=None if tenancy.box is None else tenancy.box.box_id,
+            reason=reason,
+            detail=detail,
+        )
         self._office.start(self._finish, tenancy, name=f"finish-{tenancy.lease.id}")
 
     def end_queued(

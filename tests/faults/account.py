@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -170,11 +170,25 @@ class Account:
                 self.ledger.leaked += left
                 break
             await anyio.sleep(0.2)
-        reasons = self._ends()
+        reasons, boxes = self._ends(), self._boxes_of_ends()
         for sandbox_id, error in self.ledger.named.items():
             box_id, reason = reasons.get(sandbox_id, ("", "unknown"))
-            if box_id not in self.ledger.killed_boxes and reason not in self.yard.excused:
-                self.ledger.unexplained.append(f"{sandbox_id} ({box_id}, {reason}): {error}")
+            had = {box_id, *boxes.get(sandbox_id, ())}
+            if not had & self.ledger.killed_boxes and reason not in self.yard.excused:
+                self.ledger.unexplained.append(f"{sandbox_id} ({had}, {reason}): {error}")
+
+    def _boxes_of_ends(self) -> dict[str, set[str]]:
+        """Which box each lease had when it ended, in the daemon's own log: one whose caller was
+        refused with it leaves no record.
+        """
+        found: dict[str, set[str]] = {}
+        with self.service.log.open(errors="replace") as lines:
+            for line in lines:
+                with suppress(ValueError):  # a line that a kill cut short
+                    said = json.loads(line)
+                    if said["event"] == "lease.ended":
+                        found.setdefault(said["sandbox_id"], set()).add(said["box_id"] or "")
+        return found
 
     async def _left(self, client: AsyncSandboxd) -> list[str]:
         try:
