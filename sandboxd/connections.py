@@ -15,6 +15,7 @@ from pydantic_core import to_json
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from sandboxd.api.channels import largest_frame
 from sandboxd.api.ports.place import leads_inside
 from sandboxd.api.problems import problem_body
 from sandboxd.bare_connections import BareConnection
@@ -176,6 +177,7 @@ class GuardedWebSocket(WebSocketsSansIOProtocol):
     async def run_asgi(self) -> None:
         """Run the application; what it leaves unsent is not waited for without end."""
         self.scope["state"]["gone"] = self._gone
+        self.conn.max_message_size = largest_frame(self.scope["path"], self.config.ws_max_size)
         await super().run_asgi()
         self._cut_soon()
 

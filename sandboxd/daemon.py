@@ -29,6 +29,7 @@ from sandboxd.backends.protocol import Backend
 from sandboxd.clock import Clock, SystemClock
 from sandboxd.egress.outside import Outside, own_door
 from sandboxd.errors import SandboxdError
+from sandboxd.kernel.allocator import give_back_large_blocks
 from sandboxd.leases.sqlite_store import open_sqlite_store
 from sandboxd.leases.store import LeaseStore
 from sandboxd.leases.ways_out import WayOutSettings
@@ -66,6 +67,7 @@ def serve(
     plain = style == "plain" or (style == "auto" and sys.stderr.isatty())
     set_up_logs(style="plain" if plain else "json", level=settings.log.level)
     _raise_descriptor_limit()
+    give_back_large_blocks()
     try:
         with hold_state_dir(settings.state_dir) as state_dir:
             daemon = Daemon(settings, state_dir, ephemeral=ephemeral, reload=reload)
@@ -201,6 +203,7 @@ class Daemon:
             shells=rooms.shells,
             files=rooms.files,
             ports=rooms.ports,
+            kernels=rooms.kernels,
             prefetcher=rooms.prefetcher,
             sweeper=rooms.sweeper,
             clear=partial(rooms.clear, reopen=True),

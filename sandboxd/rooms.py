@@ -21,6 +21,8 @@ from sandboxd.execution.commands import Commands
 from sandboxd.execution.files import Files
 from sandboxd.execution.ports import Ports
 from sandboxd.execution.shells import Shells
+from sandboxd.kernels.early.warming_up import WarmingUp
+from sandboxd.kernels.kernels import Kernels
 from sandboxd.leases.adoption import Adoption
 from sandboxd.leases.back_office import BackOffice
 from sandboxd.leases.desk import Desk
@@ -41,6 +43,7 @@ from sandboxd.pool.house import House
 from sandboxd.pool.prefetcher import Prefetcher
 from sandboxd.pool.sweeper import Sweeper
 from sandboxd.pool.warm_pool import WarmPool
+from sandboxd.pool.workshop import Equipment
 from sandboxd.telemetry.events import Events, EventType
 from sandboxd.telemetry.metrics import Metrics
 from sandboxd.wire.codes import EndReason
@@ -101,6 +104,7 @@ class Rooms:
         limits = foundation.backend.capabilities().limits_on_commands
         self.ways_out = WaysOut(office, outside=foundation.outside, settings=foundation.way_out)
         granting = Granting(office, endings, ways_out=self.ways_out, limits_on_commands=limits)
+        self._warming_up = WarmingUp(limits=limits, slots=office.slots)
         self.desk = Desk(office, granting=granting, endings=endings, ways_out=self.ways_out)
         self.runs = Runs(office, granting=granting, endings=endings)
         office.gates.insert(0, self.runs)  # before what a request costs is counted
@@ -108,6 +112,8 @@ class Rooms:
         self.shells = Shells(self.desk)
         self.files = Files(self.desk)
         self.ports = Ports(self.desk)
+        self.kernels = Kernels(self.desk, clock=foundation.clock, metrics=foundation.metrics)
+        office.when_granted.append(self.kernels.look_ahead)
         self.prefetcher = Prefetcher(foundation.backend.images, tasks)
         if foundation.backend.images is not None:
             foundation.backend.images.wanted_by(self._wanted_images)
@@ -126,8 +132,11 @@ class Rooms:
             labels={"installation": foundation.installation},
             metrics=foundation.metrics,
             events=self.events,
-            lender=Lender(
-                foundation.outside, limits=foundation.way_out.limits, metrics=foundation.metrics
+            equipment=Equipment(
+                Lender(
+                    foundation.outside, limits=foundation.way_out.limits, metrics=foundation.metrics
+                ),
+                self._warming_up,
             ),
         )
 
@@ -199,6 +208,7 @@ async def open_rooms(
             rooms.open_pool(template)
         await tasks.start(rooms.disposer.run, name="disposer")
         await tasks.start(rooms.desk.run, name="desk")
+        await tasks.start(rooms.kernels.run, name="kernels")
         adoption = Adoption(
             desk=rooms.desk,
             house=rooms.house,

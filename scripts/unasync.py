@@ -65,9 +65,10 @@ _CLIENT = Path("client/sandboxd_client")
 
 
 def _client() -> Twin:
-    sources = sorted((ROOT / _CLIENT / "_async").glob("*.py"))
+    below = ROOT / _CLIENT / "_async"
+    names = sorted(path.relative_to(below) for path in below.rglob("*.py"))
     return Twin(
-        files={_CLIENT / "_async" / s.name: _CLIENT / "_sync" / s.name for s in sources},
+        files={_CLIENT / "_async" / name: _CLIENT / "_sync" / name for name in names},
         substitutions=[
             *_KEYWORDS,
             (r"\b__aenter__\b", r"__enter__"),
@@ -107,7 +108,7 @@ def main() -> int:
             if check:
                 problems.append(f"{target} is stale: run `python scripts/unasync.py`")
             else:
-                (ROOT / target).parent.mkdir(exist_ok=True)
+                (ROOT / target).parent.mkdir(parents=True, exist_ok=True)
                 (ROOT / target).write_text(text, encoding="utf-8", newline="\n")
         problems += [f"substitution never used: {pattern}" for pattern in twin.unused]
         problems += _orphans(twin)
@@ -148,7 +149,7 @@ def _is_current(target: Path, text: str) -> bool:
 def _orphans(twin: Twin) -> list[str]:
     """Generated files whose source is gone."""
     known = set(twin.files.values())
-    folders = {target.parent for target in known if target.parent.name == "_sync"}
+    folders = {target.parent for target in known if "_sync" in target.parts}
     found = {p.relative_to(ROOT) for folder in folders for p in (ROOT / folder).glob("*.py")}
     return [f"{path} has no source any more" for path in sorted(found - known)]
 

@@ -7,10 +7,11 @@ one class per code; how a command ended is data, an `ExecResult`.
 
 from __future__ import annotations
 
-from sandboxd.wire.codes import ErrorCode, Fault, Outcome
+from sandboxd.wire.codes import CellOutcome, ErrorCode, Fault, Outcome
 from sandboxd_client._async.client import AsyncSandboxd
 from sandboxd_client._async.files import AsyncFiles
 from sandboxd_client._async.groups import AsyncGroup
+from sandboxd_client._async.kernels.kernel import AsyncKernel
 from sandboxd_client._async.process import AsyncProcess
 from sandboxd_client._async.runs import AsyncRun
 from sandboxd_client._async.sandbox import AsyncSandbox
@@ -20,16 +21,31 @@ from sandboxd_client._core.tarballs import UnsafeArchive
 from sandboxd_client._sync.client import Sandboxd
 from sandboxd_client._sync.files import Files
 from sandboxd_client._sync.groups import Group
+from sandboxd_client._sync.kernels.kernel import Kernel
 from sandboxd_client._sync.process import Process
 from sandboxd_client._sync.runs import Run
 from sandboxd_client._sync.sandbox import Sandbox
 from sandboxd_client._sync.shell import Shell
 from sandboxd_client._sync.terminal import Terminal
+from sandboxd_client.cells import (
+    Cell,
+    CellCleared,
+    CellEnded,
+    CellError,
+    CellEvent,
+    CellGap,
+    CellOutput,
+    CellStarted,
+    CellText,
+    CellUpdate,
+    InputRequest,
+)
 from sandboxd_client.errors import (
     ApiUnreachable,
     BackendUnavailable,
     BadRequest,
     Capacity,
+    CellFailed,
     CommandFailed,
     Conflict,
     DiskFull,
@@ -58,12 +74,15 @@ from sandboxd_client.errors import (
     error_from_problem,
 )
 from sandboxd_client.events import Ended, ExecEvent, Gap, Started, Stderr, Stdout
-from sandboxd_client.options import CommandOptions, FileContent, LeaseOptions
+from sandboxd_client.options import CellOptions, CommandOptions, FileContent, LeaseOptions
 from sandboxd_client.records import (
+    Completion,
     Event,
     FileInfo,
     ForwardInfo,
     ImageInfo,
+    Inspection,
+    KernelInfo,
     LeaseEnd,
     PoolInfo,
     QueuePlace,
@@ -82,6 +101,7 @@ __all__ = [
     "ApiUnreachable",
     "AsyncFiles",
     "AsyncGroup",
+    "AsyncKernel",
     "AsyncProcess",
     "AsyncRun",
     "AsyncSandbox",
@@ -91,8 +111,22 @@ __all__ = [
     "BackendUnavailable",
     "BadRequest",
     "Capacity",
+    "Cell",
+    "CellCleared",
+    "CellEnded",
+    "CellError",
+    "CellEvent",
+    "CellFailed",
+    "CellGap",
+    "CellOptions",
+    "CellOutcome",
+    "CellOutput",
+    "CellStarted",
+    "CellText",
+    "CellUpdate",
     "CommandFailed",
     "CommandOptions",
+    "Completion",
     "Conflict",
     "DiskFull",
     "Ended",
@@ -116,9 +150,13 @@ __all__ = [
     "Group",
     "ImageInfo",
     "ImageUnavailable",
+    "InputRequest",
+    "Inspection",
     "Internal",
+    "Kernel",
     "KernelBusy",
     "KernelDied",
+    "KernelInfo",
     "LeaseEnd",
     "LeaseEnded",
     "LeaseOptions",

@@ -4,6 +4,7 @@
     ├── BadRequest … Internal    one class per code, as the daemon answered
     └── ApiUnreachable           the daemon could not be asked, or its answer was lost
     CommandFailed            ExecResult.check(): the call went well, the command did not
+    CellFailed               Cell.check(): the call went well, the cell did not
 
 `mask` is the one question a trainer asks of either kind: leave this rollout out of the batch?
 """
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from sandboxd.wire.codes import CODES, ErrorCode, Fault
 
 if TYPE_CHECKING:
+    from sandboxd_client.cells import Cell
     from sandboxd_client.results import ExecResult
 
 
@@ -244,6 +246,24 @@ class CommandFailed(Exception):
         )
         last_words = (self.result.stderr or self.result.stdout).strip()[-_LAST_WORDS_CHARS:]
         return f"the command ended with {how}" + (f": {last_words}" if last_words else "")
+
+
+class CellFailed(Exception):
+    """A cell did not end `ok`; `.cell` has everything. The sandbox is well.
+
+    fault and mask are the cell's verdict: an ordinary exception has no fault, and is never masked.
+    """
+
+    def __init__(self, cell: Cell) -> None:
+        super().__init__(cell)
+        self.cell = cell
+        self.fault = cell.fault
+        self.mask = cell.mask
+
+    def __str__(self) -> str:
+        error = self.cell.error
+        what = f": {error.ename}: {error.evalue}" if error is not None else ""
+        return f"the cell ended with {self.cell.outcome or 'no end yet'}" + what[:_LAST_WORDS_CHARS]
 
 
 _LAST_WORDS_CHARS = 500  # of output shown in the message; the whole of it is in `.result`

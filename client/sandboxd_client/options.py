@@ -1,4 +1,4 @@
-"""The keyword arguments of `lease`, `exec`, `stream` and `start`, and the bodies made of them."""
+"""The keyword arguments of `lease`, `exec`, `execute` and the like, and the bodies made of them."""
 
 from __future__ import annotations
 
@@ -40,19 +40,38 @@ class CommandOptions(TypedDict, total=False):
     exec_id: str | None
 
 
+class CellOptions(TypedDict, total=False):
+    """How to run a cell.
+
+    timeout_s: from when the kernel is given it: waiting behind other cells does not count. Then it
+    is interrupted, and the kernel restarted if that does not end it. cell_id: the caller's own id;
+    the same id attaches and never runs twice. allow_stdin: it may ask for input, which
+    `Kernel.input` answers; without it such a question is an error in the cell. stop_on_error: if it
+    fails, cells that wait behind it are aborted; true by default. store_history: it counts, and
+    `In` and `Out` have it; true by default.
+    """
+
+    timeout_s: float | None
+    cell_id: str | None
+    allow_stdin: bool
+    stop_on_error: bool
+    store_history: bool
+
+
 class LeaseOptions(TypedDict, total=False):
     """What a lease may say beside its template.
 
     image: instead of a template. resources, runtime: other than the template's make it a cold
     lease. network: "none", "internet" or {"allow": ["HOST:PORT", …]}. forwards: ports inside, each
     to one address outside, as text or as {"url": …, "headers": {…}} whose headers are added
-    outside, where nobody inside sees them. secrets: environment variables that are told to nobody.
-    files: by path, bytes, text or FileContent. timeout_s, idle_timeout_s: the two clocks.
-    grading_s: at its hard end what runs is ended, and the sandbox kept that much longer to grade.
-    wait_timeout_s: how long to queue, and the deadline of all tries (default 600). run_id,
-    group_id, rollout_id, labels: to find it by. priority: who queues with a higher one is served
-    first, 0 by default. idempotency_key: the same key gives the same sandbox; with a key of the
-    caller's own a cancelled lease is left in place, to be asked for again.
+    outside, where nobody inside sees them. kernels: kernelspecs of kernels to be running by the
+    time it is answered. secrets: environment variables that are told to nobody. files: by path,
+    bytes, text or FileContent. timeout_s, idle_timeout_s: the two clocks. grading_s: at its hard
+    end what runs is ended, and the sandbox kept that much longer to grade. wait_timeout_s: how
+    long to queue, and the deadline of all tries (default 600). run_id, group_id, rollout_id,
+    labels: to find it by. priority: who queues with a higher one is served first, 0 by default.
+    idempotency_key: the same key gives the same sandbox; with a key of the caller's own a
+    cancelled lease is left in place, to be asked for again.
     """
 
     image: str | None
@@ -64,6 +83,7 @@ class LeaseOptions(TypedDict, total=False):
     user: str | None
     network: str | Mapping[str, Any] | None
     forwards: Mapping[int, str | Mapping[str, Any]] | None
+    kernels: Sequence[str] | None
     runtime: str | None
     labels: Mapping[str, str] | None
     timeout_s: float | None
@@ -90,6 +110,11 @@ def command_body(cmd: Cmd, options: CommandOptions, *, exec_id: str) -> dict[str
     body["cmd"] = cmd if isinstance(cmd, str) else list(cmd)
     body["exec_id"] = exec_id
     return body
+
+
+def cell_body(code: str, options: CellOptions, *, cell_id: str) -> dict[str, Any]:
+    """The body that runs a cell. Raises TypeError for an option that does not exist."""
+    return {**_given(options, CellOptions), "code": code, "cell_id": cell_id}
 
 
 def lease_body(template: str | None, options: LeaseOptions, *, key: str) -> dict[str, Any]:

@@ -100,6 +100,38 @@ class Readings(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KernelInfo(Record):
+    """A kernel. state: starting, idle, busy, restarting or dead."""
+
+    kernel_id: str = ""
+    spec: str = ""
+    state: str = ""
+    execution_count: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion(Record):
+    """What could stand in place of the code between two cursors, in characters."""
+
+    matches: list[str] = field(default_factory=list)
+    cursor_start: int = 0
+    cursor_end: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspection(Record):
+    """What is known of a name. data: by media type; `text` is the one that is plain."""
+
+    found: bool = False
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """In words, with the kernel's colours; empty if there are none."""
+        return str(self.data.get("text/plain") or "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardInfo(Record):
     """A port inside that reaches one address outside.
 

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -53,6 +54,13 @@ func (g *guest) routes() http.Handler {
 	handle("GET /v1/ports/{port}", g.openPort)
 	handle("PUT /v1/listeners", g.putListeners)
 	handle("GET /v1/accept", g.accept)
+	handle("PUT /v1/kernels/{kid}", g.putKernel)
+	handle("GET /v1/kernels", g.listKernels)
+	handle("GET /v1/kernels/{kid}", g.getKernel)
+	handle("DELETE /v1/kernels/{kid}", g.deleteKernel)
+	handle("POST /v1/kernels/{kid}/signal", g.signalKernel)
+	handle("POST /v1/kernels/{kid}/take", g.takeKernel)
+	handle("GET /v1/kernels/{kid}/attach", g.attachKernel)
 	handle("/", func(_ http.ResponseWriter, r *http.Request) error {
 		return fail("not_found", "there is no %s %s", r.Method, r.URL.Path)
 	})
@@ -67,7 +75,7 @@ func (g *guest) hello(w http.ResponseWriter, _ *http.Request) error {
 	}
 	writeJSON(w, 200, map[string]any{
 		"protocol":      protocolNumber,
-		"protocols":     []int{olderProtocol, protocolNumber},
+		"protocols":     append(slices.Clone(olderProtocols), protocolNumber),
 		"version":       version,
 		"boot_id":       g.bootID,
 		"lease_id":      leaseID,
@@ -82,13 +90,13 @@ func (g *guest) hello(w http.ResponseWriter, _ *http.Request) error {
 	return nil
 }
 
-// idle is how many commands run, and for how many seconds none has.
+// idle is how many commands run, and for how many seconds none has, nor was a kernel busy.
 func (g *guest) idle() (running int, idleS float64) {
 	running, since := g.execs.idle()
 	if running > 0 {
 		return running, 0
 	}
-	since = max(since, g.startedAt)
+	since = max(since, g.startedAt, g.kernels.idleSince())
 	if c := g.currentClaim(); c != nil {
 		since = max(since, c.at)
 	}
@@ -137,6 +145,11 @@ func (g *guest) killAll() int {
 	for _, e := range g.execs.newestFirst() {
 		if e.forceEnd(outcomeKilled) {
 			waiting = append(waiting, e)
+		}
+	}
+	for _, k := range g.kernels.all() {
+		if k.exec.forceEnd(outcomeKilled) {
+			waiting = append(waiting, k.exec)
 		}
 	}
 	killed := len(waiting) + g.shells.closeAll()

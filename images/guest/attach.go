@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -140,6 +141,18 @@ func (s *stdin) takeFrame(data []byte) {
 type frameWriter struct {
 	conn     net.Conn
 	patience time.Duration
+}
+
+// sharedWriter is one that several write to.
+type sharedWriter struct {
+	turn sync.Mutex
+	to   frameWriter
+}
+
+func (w *sharedWriter) write(data []byte) error {
+	w.turn.Lock()
+	defer w.turn.Unlock()
+	return w.to.write(data)
 }
 
 func (w *frameWriter) write(data []byte) error {

@@ -58,9 +58,15 @@ func (g *guest) settings() *claim {
 }
 
 func (r *claimRequest) check() *problem {
-	switch {
-	case !validID(r.LeaseID):
+	if !validID(r.LeaseID) {
 		return fail("bad_request", "lease_id is not valid")
+	}
+	return r.checkTerms()
+}
+
+// checkTerms checks all but whose it is.
+func (r *claimRequest) checkTerms() *problem {
+	switch {
 	case r.Capabilities != "" && r.Capabilities != "image" && r.Capabilities != "none":
 		return fail("bad_request", `capabilities is neither "image" nor "none"`)
 	case r.LifeS != nil && !(*r.LifeS >= 0):
@@ -98,16 +104,10 @@ func (g *guest) take(r *claimRequest) error {
 	if g.setup != nil {
 		return fail("conflict", "the box is still being set up")
 	}
-	// Asked for anew: the set-up may have changed the user's groups.
-	user, problem := findAccount(cmp.Or(r.User, g.user))
+	c, problem := g.claimOf(r)
 	if problem != nil {
 		return problem
 	}
-	c := &claim{leaseID: r.LeaseID, env: r.Env, workdir: path.Clean("/" + r.Workdir), user: user,
-		dropCaps: r.Capabilities == "none", cpus: r.Affinity.within(g.cpus)}
-	c.addRlimit(syscall.RLIMIT_NOFILE, r.Nofile)
-	c.addRlimit(rlimitNproc, r.Nproc)
-	c.addRlimit(syscall.RLIMIT_AS, r.AddressSpace)
 	if err := c.furnish(r.Files); err != nil {
 		return err
 	}
@@ -116,6 +116,21 @@ func (g *guest) take(r *claimRequest) error {
 	g.processes.move(c.cpus)
 	g.setLife(r.LifeS)
 	return nil
+}
+
+// claimOf is what a claim says, before anything is done for it.
+func (g *guest) claimOf(r *claimRequest) (*claim, *problem) {
+	// Asked for anew: the set-up may have changed the user's groups.
+	user, problem := findAccount(cmp.Or(r.User, g.user))
+	if problem != nil {
+		return nil, problem
+	}
+	c := &claim{leaseID: r.LeaseID, env: r.Env, workdir: path.Clean("/" + r.Workdir), user: user,
+		dropCaps: r.Capabilities == "none", cpus: r.Affinity.within(g.cpus)}
+	c.addRlimit(syscall.RLIMIT_NOFILE, r.Nofile)
+	c.addRlimit(rlimitNproc, r.Nproc)
+	c.addRlimit(syscall.RLIMIT_AS, r.AddressSpace)
+	return c, nil
 }
 
 const rlimitNproc = 6

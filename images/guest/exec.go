@@ -78,6 +78,7 @@ type Exec struct {
 	output      output
 	stdin       stdin
 	terminal    *terminal // nil where it has pipes
+	apart       bool      // a kernel: no command that anybody asked for, so not in the table
 	process     *process  // nil for a run in a shell
 	run         *shellRun
 	launched    chan struct{} // closed once it was started or could not be
@@ -112,6 +113,13 @@ func newExec(id, fingerprint string) *Exec {
 		id: id, fingerprint: fingerprint,
 		launched: make(chan struct{}), done: make(chan struct{}), stopped: make(chan struct{}),
 	}
+}
+
+// newApart is one that stands in no table.
+func newApart(id string) *Exec {
+	e := newExec(id, "")
+	e.apart = true
+	return e
 }
 
 // forceEnd makes the command end with this outcome, unless it ended or is being ended. It reports

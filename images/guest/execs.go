@@ -61,8 +61,11 @@ func (t *execTable) claimID(id, fingerprint string) (e *Exec, fresh bool, p *pro
 }
 
 // ended notes that a command's record is complete, and keeps the bounds.
-func (t *execTable) ended(*Exec) {
+func (t *execTable) ended(e *Exec) {
 	t.guest.trim.plan()
+	if e.apart {
+		return
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.running--

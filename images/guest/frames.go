@@ -13,12 +13,17 @@ func appendFrame(frames []byte, kind byte, payload []byte) []byte {
 
 // readFrame reads one frame into buffer, which it may replace by a larger one.
 func readFrame(from io.Reader, buffer []byte) (kind byte, payload []byte, err error) {
+	return readFrameOf(from, buffer, largestFrame)
+}
+
+// readFrameOf reads a frame of at most so many bytes.
+func readFrameOf(from io.Reader, buffer []byte, most uint32) (kind byte, payload []byte, err error) {
 	var head [frameHead]byte
 	if _, err = io.ReadFull(from, head[:]); err != nil {
 		return 0, buffer, err
 	}
 	size := binary.BigEndian.Uint32(head[1:])
-	if size > largestFrame {
+	if size > most {
 		return 0, buffer, fail("too_large", "a frame of %d bytes", size)
 	}
 	if uint32(cap(buffer)) < size {

@@ -2,7 +2,9 @@ package main
 
 import (
 	"archive/tar"
+	"bufio"
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"io"
 	"math"
@@ -176,6 +178,58 @@ func FuzzShellText(f *testing.F) {
 		}
 		if _, err := json.Marshal(text); err != nil {
 			t.Fatal(err)
+		}
+	})
+}
+
+func FuzzReadSend(f *testing.F) {
+	f.Add([]byte{channelShell, 1, 'a', 0, 0, 0, 1, 'x', 0, 0, 0, 0})
+	f.Add([]byte{channelIOPub, 1, 'a', 0, 0, 0, 1, 'x'})
+	f.Add([]byte{channelShell, 200})
+	f.Add([]byte{channelShell, 1, 'a', 0xFF, 0xFF, 0xFF, 0xFF})
+	f.Fuzz(func(t *testing.T, payload []byte) {
+		channel, id, parts, ok := readSend(payload)
+		if !ok {
+			return
+		}
+		if channel == channelIOPub || channel < channelShell || channel > channelControl || !validID(id) || len(parts) > mostZmtpParts {
+			t.Fatalf("%d %q %d", channel, id, len(parts))
+		}
+		again := append([]byte{byte(channel), byte(len(id))}, id...)
+		for _, part := range parts {
+			again = binary.BigEndian.AppendUint32(again, uint32(len(part)))
+			again = append(again, part...)
+		}
+		if !bytes.Equal(again, payload) {
+			t.Fatal("messages do not go round")
+		}
+	})
+}
+
+func FuzzZmtpReceive(f *testing.F) {
+	f.Add([]byte{0, 1, 'a'})
+	f.Add([]byte{zmtpMore, 1, 'a', 0, 0})
+	f.Add([]byte{zmtpLong, 0, 0, 0, 0, 0, 0, 0, 1, 'a'})
+	f.Add([]byte{zmtpLong, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 'a'})
+	f.Add([]byte{zmtpCommand, 2, 'a', 'b', 0, 0})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		z := &zmtpConn{from: bufio.NewReader(bytes.NewReader(data))}
+		const most = 64
+		for {
+			parts, err := z.receive(most)
+			held := 0
+			for _, part := range parts {
+				held += len(part)
+			}
+			if held > most || len(parts) > mostZmtpParts {
+				t.Fatalf("%d bytes in %d parts", held, len(parts))
+			}
+			if err != nil && err != errTooLarge {
+				return
+			}
+			readIDs(parts)
+			readState(parts)
+			isIntricate(parts)
 		}
 	})
 }

@@ -9,9 +9,11 @@ import (
 	"sync/atomic"
 )
 
+// olderProtocols are those of which all that was said in them means the same in this one.
+var olderProtocols = []int{2, 3}
+
 const (
-	protocolNumber = 3
-	olderProtocol  = 2 // what was said in it means the same in this one
+	protocolNumber = 4
 
 	// Exit statuses of the guest itself; the backend reads them as evidence.
 	exitUsage       = 64
@@ -37,6 +39,7 @@ type guest struct {
 	shells    *shellTable
 	limits    *limitReader
 	listeners *listenerTable
+	kernels   *kernelTable
 	trim      *trimmer
 	cpus      *cpuMask     // that it may run on itself; nil where that is not known
 	lastWord  atomic.Int64 // boot time of the daemon's last request
@@ -80,6 +83,7 @@ func newGuest(o options) (*guest, error) {
 	g.execs = newExecTable(g)
 	g.shells = newShellTable(g, o.shell)
 	g.listeners = newListenerTable()
+	g.kernels = newKernelTable(g)
 	g.trim = &trimmer{guest: g}
 	g.heard()
 	g.watchOrphan()

@@ -33,7 +33,7 @@ func TestHelloTellsWhoIsThere(t *testing.T) {
 			t.Errorf("%s is missing", name)
 		}
 	}
-	if hello["protocol"] != 3.0 || hello["lease_id"] != "" || hello["life_left_s"] != nil || hello["shell"] == "" {
+	if hello["protocol"] != 4.0 || hello["lease_id"] != "" || hello["life_left_s"] != nil || hello["shell"] == "" {
 		t.Errorf("%v", hello)
 	}
 	r := g.start([]string{"sleep", "3020"})

@@ -28,6 +28,10 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	if os.Getenv("SANDBOX_GUEST_TEST_KERNEL") != "" {
+		fakeKernel(os.Args[1])
+		return
+	}
 	// Whoever tests may have folders on the PATH that the guest's user may not read.
 	os.Setenv("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
 	os.Exit(m.Run())
@@ -170,11 +174,16 @@ func (g *testGuest) do(request *http.Request) answer {
 
 func (g *testGuest) post(path string, body any) answer {
 	g.t.Helper()
+	return g.call("POST", path, body)
+}
+
+func (g *testGuest) call(method, path string, body any) answer {
+	g.t.Helper()
 	data, err := json.Marshal(body)
 	if err != nil {
 		g.t.Fatal(err)
 	}
-	return g.send("POST", path, bytes.NewReader(data))
+	return g.send(method, path, bytes.NewReader(data))
 }
 
 // execRecord is an Exec as a client reads it.

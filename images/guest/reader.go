@@ -6,10 +6,12 @@ import (
 )
 
 const (
-	frameStdin  = 0
-	frameStdout = 1
-	frameStderr = 2
-	frameJSON   = 3
+	frameStdin   = 0
+	frameStdout  = 1
+	frameStderr  = 2
+	frameJSON    = 3
+	frameSend    = 4 // a message for a kernel
+	frameMessage = 5 // one of a kernel
 
 	frameHead    = 5
 	pieceHead    = 16

@@ -20,6 +20,8 @@ from sandboxd.api.routes import (
     files,
     groups,
     images,
+    jupyter,
+    kernels,
     pools,
     quota,
     readings,
@@ -46,7 +48,7 @@ def build_routes(metrics: Metrics) -> FastAPI:
         generate_unique_id_function=lambda route: route.name,
     )
     # Tried in this order for each request: the hot ones first.
-    hot = (execs, sandboxes, files, shells, attach, runs, groups)
+    hot = (execs, sandboxes, files, shells, kernels, jupyter, attach, runs, groups)
     rest = (readings, ways_out, events, pools, quota, images, system)
     routers = [module.router for module in (*hot, *rest)]
     problems.install(app, metrics, routes=[r for router in routers for r in router.routes])

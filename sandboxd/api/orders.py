@@ -19,7 +19,7 @@ from sandboxd.model.way_out import ForwardOrder
 from sandboxd.wire.codes import ErrorCode
 
 # Accepted in the body because the contract fixes their names; refused until their rooms are built.
-_LATER = ("kernels", "mcp_servers")
+_LATER = ("mcp_servers",)
 
 
 def network_of(body: NetworkBody | None) -> Network | None:
@@ -57,6 +57,7 @@ def wish_of(body: LeaseBody, services: Services) -> LeaseWish:
         network=network_of(body.network),
         forwards=forward_orders(body.forwards),
         runtime=body.runtime,
+        kernels=None if body.kernels is None else tuple(body.kernels),
         env=body.env,
         secrets=body.secrets,
         files=tuple(

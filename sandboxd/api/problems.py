@@ -5,7 +5,7 @@ a sentence and small facts go with it: never a traceback, never a secret.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -65,8 +65,14 @@ def problem_body(error: SandboxdError, *, request_id: str) -> dict[str, Any]:
     }
 
 
-def problem(error: SandboxdError, *, request_id: str, metrics: Metrics) -> Response:
-    """An error as a response."""
+def problem(
+    error: SandboxdError,
+    *,
+    request_id: str,
+    metrics: Metrics,
+    more: Mapping[str, str] | None = None,
+) -> Response:
+    """An error as a response. more: members for clients that know others."""
     metrics.faults.labels(error.fault, error.code).inc()
     headers = {}
     if error.retry_after_s is not None:
@@ -76,7 +82,7 @@ def problem(error: SandboxdError, *, request_id: str, metrics: Metrics) -> Respo
     if error.status == 408:
         headers["Connection"] = "close"
     return Response(
-        to_json(problem_body(error, request_id=request_id)),
+        to_json({**problem_body(error, request_id=request_id), **(more or {})}),
         status_code=error.status or 500,
         media_type="application/problem+json",
         headers=headers,

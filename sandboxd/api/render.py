@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic_core import to_json
@@ -32,7 +32,7 @@ _SIGNALS = {
 }  # fmt: skip
 
 
-def answer(body: Mapping[str, Any], *, status: int = 200) -> Response:
+def answer(body: Mapping[str, Any] | Sequence[Any], *, status: int = 200) -> Response:
     """A JSON response."""
     return Response(to_json(body), status_code=status, media_type="application/json")
 

@@ -16,6 +16,7 @@ from sandboxd.execution.commands import Commands
 from sandboxd.execution.files import Files
 from sandboxd.execution.ports import Ports
 from sandboxd.execution.shells import Shells
+from sandboxd.kernels.kernels import Kernels
 from sandboxd.leases.desk import Desk
 from sandboxd.leases.quotas import Quotas
 from sandboxd.leases.runs import Runs
@@ -41,6 +42,7 @@ class Services:
     files: Files
     prefetcher: Prefetcher
     ports: Ports
+    kernels: Kernels
     sweeper: Sweeper
     clear: Callable[[], Awaitable[int]]
     templates: Mapping[str, Template]

@@ -12,7 +12,7 @@ class ExitCode(IntEnum):
     OK = 0
     FAILED = 1  # the daemon refused, or not everything could be done
     USAGE = 2  # wrong arguments or a configuration that cannot be used
-    OURS = 125  # `exec`: no status of the command can be told, by a fault of ours or the call's
+    OURS = 125  # how a command or a cell ended cannot be told, by a fault of ours or the call's
     INTERRUPTED = 130  # Ctrl-C
     PIPE_CLOSED = 141  # nobody reads our output any more
 

@@ -11,10 +11,12 @@ from sandboxd import __version__
 Parser = argparse.ArgumentParser
 
 _EPILOG = """\
-Client verbs (ls, pools, images, prefetch, lease, exec, cp, logs, release) reach the daemon at
-SANDBOXD_API_URL (default http://127.0.0.1:8420) with the key in SANDBOXD_API_KEY.
+Client verbs (ls, pools, images, prefetch, lease, exec, shell, kernel, notebook, cp, logs, release)
+reach the daemon at SANDBOXD_API_URL (default http://127.0.0.1:8420) with the key in
+SANDBOXD_API_KEY.
 Exit codes: 0 done · 1 refused or not all done · 2 wrong arguments or configuration · 130 Ctrl-C.
-`exec` and `shell` exit with the command's own status, and with 125 where that cannot be told."""
+`exec` and `shell` exit with the command's own status, and with 125 where that cannot be told;
+`notebook` and `kernel` with 1 where a cell failed, and with 125 where that cannot be told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,9 @@ def _demo(parser: Parser) -> None:
         choices=["auto", "local", "docker", "fake"],
         default="auto",
         help="which backend to use (default: the first that works)",
+    )
+    parser.add_argument(
+        "--kernel", action="store_true", help="each problem as cells of a kernel, not as a command"
     )
     parser.add_argument("--concurrency", type=_positive, metavar="N", help="rollouts at a time")
     parser.add_argument("--limit", type=_positive, metavar="N", help="problems to run (of 164)")
@@ -183,6 +188,32 @@ def _shell(parser: Parser) -> None:
     parser.add_argument("--env", action="append", type=_pair, metavar="K=V", default=[])
     parser.add_argument("--cwd", metavar="DIR", help="where it starts")
     parser.add_argument("--user", help="whom it runs as")
+
+
+def _notebook(parser: Parser) -> None:
+    parser.add_argument("act", choices=["run"], metavar="run", help="execute its cells in order")
+    parser.add_argument("file", metavar="FILE", help="the notebook, or - for stdin")
+    parser.add_argument(
+        "--template", metavar="TEMPLATE", default="python", help="of the sandbox (default python)"
+    )
+    parser.add_argument("--spec", metavar="NAME", help="the kernelspec (default: the notebook's)")
+    parser.add_argument(
+        "--output", metavar="FILE", help="where to write, or - (default: FILE.out.ipynb beside it)"
+    )
+    parser.add_argument("--timeout", type=_seconds, metavar="S", help="deadline of each cell")
+    parser.add_argument(
+        "--allow-errors", action="store_true", help="go on after a cell that failed"
+    )
+
+
+def _kernel(parser: Parser) -> None:
+    parser.add_argument("id", metavar="ID")
+    parser.add_argument(
+        "--spec", metavar="NAME", default="python3", help="the kernelspec (default python3)"
+    )
+    parser.add_argument("--attach", metavar="KERNEL", help="use one that runs; it lives on")
+    parser.add_argument("--env", action="append", type=_pair, metavar="K=V", default=[])
+    parser.add_argument("--cwd", metavar="DIR", help="where it starts")
 
 
 def _top(parser: Parser) -> None:
@@ -304,6 +335,18 @@ VERBS = (
     Verb("lease", "Lease a sandbox and print its id.", _lease, "sandboxd.cli.leasing:lease"),
     Verb("exec", "Run a command in a sandbox.", _exec, "sandboxd.cli.inside.execute:execute"),
     Verb("shell", "Open a terminal in a sandbox.", _shell, "sandboxd.cli.inside.shell:shell"),
+    Verb(
+        "kernel",
+        "Type cells for a kernel in a sandbox, or pipe them in (`# %%` begins another).",
+        _kernel,
+        "sandboxd.cli.inside.repl:kernel",
+    ),
+    Verb(
+        "notebook",
+        "Run a notebook in a sandbox of its own and write what it showed.",
+        _notebook,
+        "sandboxd.cli.inside.notebook:notebook",
+    ),
     Verb("cp", "Copy files and folders in or out.", _cp, "sandboxd.cli.inside.copy:copy"),
     Verb("logs", "Say what happened to a sandbox.", _logs, "sandboxd.cli.listing:logs"),
     Verb("release", "Give sandboxes back.", _release, "sandboxd.cli.leasing:release"),

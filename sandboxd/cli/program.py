@@ -11,6 +11,9 @@ from collections.abc import Callable, Sequence
 from sandboxd.cli.faults import CliError, ExitCode, say
 from sandboxd.cli.parser import Verb, find_verb, parse
 
+# Verbs that exit with 1, or with more, for what ran inside.
+_TELL_APART = {"exec", "shell", "kernel", "notebook"}
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return the exit code. Never raises but for what argparse exits with."""
@@ -50,7 +53,7 @@ def _failed(error: Exception, verb: Verb) -> int:
     if text is None:
         raise error
     say(text)
-    return ExitCode.OURS if verb.name in {"exec", "shell"} else ExitCode.FAILED
+    return ExitCode.OURS if verb.name in _TELL_APART else ExitCode.FAILED
 
 
 def _known_failure(error: Exception, names: set[str]) -> str | None:

@@ -21,12 +21,17 @@ Errors are one line on standard error, `sandboxd: …`, that names the mend.
 | 0 | done |
 | 1 | the daemon refused, something failed, or not all was done |
 | 2 | wrong arguments, or a configuration that cannot be used |
-| 125 | `exec` alone: the command's status cannot be told, by a fault of ours or of the call |
+| 125 | `exec`, `shell`, `kernel`, `notebook`: what ran inside has no end that can be told |
 | 130 | Ctrl-C |
 | 141 | nobody reads the output any more |
 
 `exec` exits with the command's `status`: its exit code, 128 + the signal that ended it, 124 at its
 deadline, 127 or 126 where it could not be started, 137 where it was killed or ran out of memory.
+
+`notebook run` exits with 0 if every cell was well, or its errors were allowed (`--allow-errors`; a
+cell tagged `raises-exception`), and with 1 if one raised, timed out or took its kernel along.
+However it ends, by Ctrl-C (130) or a fault of ours (125) too, the file has what was shown by then.
+`kernel` exits with 0, and from a pipe with 1 at the first cell that failed.
 """
 
 

@@ -27,30 +27,25 @@ def load_problems() -> list[Problem]:
     return [Problem(**json.loads(line)) for line in lines if line]
 
 
-def reference_program(problem: Problem) -> str:
-    """A program that exits with 0, as its solution is right."""
-    return _program(problem, body=problem.canonical_solution)
-
-
-def empty_program(problem: Problem) -> str:
-    """A program that must not exit with 0, as its function does nothing."""
-    return _program(problem, body="    pass\n")
-
-
-def _program(problem: Problem, *, body: str) -> str:
-    return f"{problem.prompt}{body}\n\n{problem.test}\n\ncheck({problem.entry_point})\n"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """A run over the problems: how each program is made, and whether it must pass."""
+    """A run over the problems. body: of a problem's function; must_pass: what is right of it."""
 
     name: str
-    program: Callable[[Problem], str]
+    body: Callable[[Problem], str]
     must_pass: bool
+
+    def program(self, problem: Problem) -> str:
+        """One program, that exits with 0 only if its function is right."""
+        return "\n\n".join(self.cells(problem)) + "\n"
+
+    def cells(self, problem: Problem) -> tuple[str, str, str]:
+        """The same as cells: the function, its tests, and the judgement."""
+        function = f"{problem.prompt}{self.body(problem)}"
+        return function, problem.test, f"check({problem.entry_point})"
 
 
 BATCHES = (
-    Batch(name="reference solutions", program=reference_program, must_pass=True),
-    Batch(name="empty bodies", program=empty_program, must_pass=False),
+    Batch(name="reference solutions", body=lambda it: it.canonical_solution, must_pass=True),
+    Batch(name="empty bodies", body=lambda _: "    pass\n", must_pass=False),
 )

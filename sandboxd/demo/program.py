@@ -12,6 +12,7 @@ import anyio
 from sandboxd.cli.faults import CliError, ExitCode
 from sandboxd.demo.choose import Choice, choose_backend
 from sandboxd.demo.embedded import DaemonFailed, embedded_daemon
+from sandboxd.demo.judging import BY_CELLS, BY_COMMAND, Way
 from sandboxd.demo.leftovers import boxes_of, find_leftovers
 from sandboxd.demo.problems import BATCHES, Problem, load_problems
 from sandboxd.demo.progress import Progress
@@ -27,6 +28,7 @@ _CONFIG = """\
 image = "{image}"
 resources = {{cpu = 1.0, memory_mb = 512, pids = 64, disk_mb = 512}}
 pool = {{ready = {ready}, max = {max}, starting = {starting}, queue = 1000}}
+kernels = {kernels}
 [log]
 level = "warning"
 """
@@ -40,9 +42,13 @@ def run_demo(args: Namespace) -> int:
     choice = choose_backend(args.backend)
     concurrency = args.concurrency or default_concurrency()
     print(f"backend: {choice.backend} ({choice.because})")
-    print(f"HumanEval: {len(problems)} problems, {concurrency} rollouts at a time", flush=True)
+    way = BY_CELLS if args.kernel else BY_COMMAND
+    kind = ", cells of a kernel" if args.kernel else ""
+    print(
+        f"HumanEval: {len(problems)} problems, {concurrency} rollouts at a time{kind}", flush=True
+    )
     try:
-        return anyio.run(_run, choice, problems, concurrency)
+        return anyio.run(_run, choice, way, problems, concurrency)
     except DaemonFailed as error:
         raise CliError(f"the demo's daemon failed: {error}\n`sandboxd doctor` says more") from error
 
@@ -52,15 +58,15 @@ def default_concurrency() -> int:
     return min(2 * (os.cpu_count() or 1), _MOST_AT_ONCE)
 
 
-async def _run(choice: Choice, problems: Sequence[Problem], concurrency: int) -> int:
+async def _run(choice: Choice, way: Way, problems: Sequence[Problem], concurrency: int) -> int:
     results: list[BatchResult] = []
     left: list[str] = []
     with anyio.move_on_after(TOTAL_TIMEOUT_S) as scope:
         async with (
-            embedded_daemon(_config(choice, concurrency), backend=choice.backend) as daemon,
+            embedded_daemon(_config(choice, way, concurrency), backend=choice.backend) as daemon,
             AsyncSandboxd(url=daemon.url) as client,
         ):
-            results += await _run_batches(client, problems, concurrency)
+            results += await _run_batches(client, way, problems, concurrency)
             left += await find_leftovers(client, daemon)
         left += await boxes_of(daemon)  # an ephemeral daemon takes its stock along
     if scope.cancelled_caught:
@@ -75,20 +81,22 @@ async def _run(choice: Choice, problems: Sequence[Problem], concurrency: int) ->
 
 
 async def _run_batches(
-    client: AsyncSandboxd, problems: Sequence[Problem], concurrency: int
+    client: AsyncSandboxd, way: Way, problems: Sequence[Problem], concurrency: int
 ) -> list[BatchResult]:
     results: list[BatchResult] = []
     for batch in BATCHES:
         progress = Progress(batch.name, total=len(problems))
         progress.show(0)
+        done = progress.show
         results.append(
-            await run_batch(client, batch, problems, concurrency=concurrency, done=progress.show)
+            await run_batch(client, batch, problems, concurrency=concurrency, done=done, way=way)
         )
     return results
 
 
-def _config(choice: Choice, concurrency: int) -> str:
+def _config(choice: Choice, way: Way, concurrency: int) -> str:
     return _CONFIG.format(
+        kernels='["python3"]' if way is BY_CELLS else "[]",
         image=choice.image,
         ready=concurrency,
         max=3 * concurrency + 8,

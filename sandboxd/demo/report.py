@@ -45,7 +45,8 @@ def _batch(result: BatchResult) -> Iterator[str]:
     yield f"{name}: {passed} of {len(rollouts)} pass (must be {wanted}), faults of ours: {faults}"
     yield (
         f"  lease p50 {_ms(rollouts, 'lease_s', 50)}, p99 {_ms(rollouts, 'lease_s', 99)} · "
-        f"command p50 {_ms(rollouts, 'command_s', 50)}, p99 {_ms(rollouts, 'command_s', 99)} · "
+        f"{result.way.name} p50 {_ms(rollouts, 'program_s', 50)}, "
+        f"p99 {_ms(rollouts, 'program_s', 99)} · "
         f"{rate:.1f} rollouts/s"
     )
     wrong = [rollout for rollout in rollouts if not rollout.right]

@@ -1,4 +1,4 @@
-"""The rollouts: lease, file, command, verdict, release, so many at a time."""
+"""The rollouts: lease, program, verdict, release, so many at a time."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from dataclasses import dataclass, field
 
 import anyio
 
+from sandboxd.demo.judging import BY_COMMAND, Way
 from sandboxd.demo.problems import Batch, Problem
 from sandboxd_client import AsyncSandboxd, SandboxdError
 
-COMMAND_TIMEOUT_S = 60.0
 LEASE_TIMEOUT_S = 300.0
 ROLLOUT_TIMEOUT_S = 180.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
-    """How one rollout went. Times in seconds, None where it did not come so far.
+    """How one rollout went. Times in seconds, None where it did not come so far. program_s: of the
+    program, as the command or the cells that it was.
 
     right: the verdict is the one that the batch demands. fault: what was not the program's doing.
     """
@@ -29,7 +30,7 @@ class Rollout:
     fault: str | None = None
     said: str = ""
     lease_s: float | None = None
-    command_s: float | None = None
+    program_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -37,6 +38,7 @@ class BatchResult:
     """All rollouts of a batch, and how long it took from the first lease to the last release."""
 
     batch: Batch
+    way: Way = BY_COMMAND
     rollouts: list[Rollout] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -48,17 +50,18 @@ async def run_batch(
     *,
     concurrency: int,
     done: Callable[[int], None],
+    way: Way = BY_COMMAND,
 ) -> BatchResult:
     """Run every problem of a batch; a rollout that failed is a result.
 
-    done: called with the count so far.
+    done: called with the count so far. way: how programs are judged.
     """
-    result = BatchResult(batch)
+    result = BatchResult(batch, way)
     waiting = iter(problems)
 
     async def worker() -> None:
         for problem in waiting:
-            result.rollouts.append(await _rollout(client, batch, problem))
+            result.rollouts.append(await _rollout(client, way, batch, problem))
             done(len(result.rollouts))
 
     start = time.perf_counter()
@@ -69,10 +72,10 @@ async def run_batch(
     return result
 
 
-async def _rollout(client: AsyncSandboxd, batch: Batch, problem: Problem) -> Rollout:
+async def _rollout(client: AsyncSandboxd, way: Way, batch: Batch, problem: Problem) -> Rollout:
     try:
         with anyio.fail_after(ROLLOUT_TIMEOUT_S):
-            return await _lease_and_judge(client, batch, problem)
+            return await _lease_and_judge(client, way, batch, problem)
     except SandboxdError as error:
         fault = str(error)
     except TimeoutError:
@@ -80,7 +83,9 @@ async def _rollout(client: AsyncSandboxd, batch: Batch, problem: Problem) -> Rol
     return Rollout(task_id=problem.task_id, right=False, fault=fault)
 
 
-async def _lease_and_judge(client: AsyncSandboxd, batch: Batch, problem: Problem) -> Rollout:
+async def _lease_and_judge(
+    client: AsyncSandboxd, way: Way, batch: Batch, problem: Problem
+) -> Rollout:
     start = time.perf_counter()
     async with client.lease(
         "python",
@@ -88,22 +93,16 @@ async def _lease_and_judge(client: AsyncSandboxd, batch: Batch, problem: Problem
         wait_timeout_s=ROLLOUT_TIMEOUT_S,
         rollout_id=_id(problem),
     ) as sandbox:
-        leased = time.perf_counter()
-        await sandbox.files.write("program.py", batch.program(problem).encode())
-        written = time.perf_counter()
-        result = await sandbox.exec(["python3", "program.py"], timeout_s=COMMAND_TIMEOUT_S)
-        ended = time.perf_counter()
-    # The verdict is the Exec's own: what did not exit by itself is neither passed nor failed.
-    exited = result.outcome == "exited"
-    fault = f"{result.outcome}, fault {result.fault}" if result.mask or not exited else None
+        lease_s = time.perf_counter() - start
+        judgement = await way.judge(sandbox, batch, problem)
     return Rollout(
         task_id=problem.task_id,
-        passed=result.ok,
-        right=exited and result.ok is batch.must_pass,
-        fault=fault,
-        said=(result.stderr.strip().splitlines() or [""])[-1],
-        lease_s=leased - start,
-        command_s=ended - written,
+        passed=judgement.passed,
+        right=judgement.fault is None and judgement.passed is batch.must_pass,
+        fault=judgement.fault,
+        said=judgement.said,
+        lease_s=lease_s,
+        program_s=judgement.seconds,
     )
 
 

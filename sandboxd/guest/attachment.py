@@ -157,7 +157,7 @@ def _read_event(frame: Frame) -> OutputEvent:
             return Piece("stderr", *split_piece(frame.payload))
         case FrameKind.CONTROL:
             return _read_control(loads(frame.payload))
-        case FrameKind.STDIN:
+        case FrameKind.STDIN | FrameKind.SEND | FrameKind.MESSAGE:
             raise nonsense("frame")
 
 

@@ -12,6 +12,7 @@ from sandboxd.guest import ports
 from sandboxd.guest.attachment import Attachment, OutputStream
 from sandboxd.guest.fields import loads, nonsense
 from sandboxd.guest.guest_files import Body, GuestFiles
+from sandboxd.guest.kernels import GuestKernels
 from sandboxd.guest.line import Connect, Line, drop
 from sandboxd.guest.messages import (
     AFFINITY_SINCE,
@@ -56,6 +57,7 @@ class Guest:
         self._line = Line(connect)
         self._protocol = protocol
         self.files = GuestFiles(self._line)
+        self.kernels = GuestKernels(self._line)
 
     async def aclose(self) -> None:
         """Close what is idle and keep no connection from now on. Idempotent."""

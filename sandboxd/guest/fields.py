@@ -7,7 +7,7 @@ import json
 from math import isfinite
 from typing import Any
 
-from sandboxd.guest.facts import is_encodable
+from sandboxd.guest.facts import is_encodable, is_plain
 from sandboxd.guest.line import GuestLost
 
 _MAX_TEXT = 1 << 16
@@ -109,6 +109,29 @@ class Fields:
             return binascii.a2b_base64(value, strict_mode=True)
         except (ValueError, TypeError):
             raise nonsense(name) from None
+
+    def plain(self, name: str) -> Any:
+        """Small JSON of any kind, fit to be passed on; null where it is absent."""
+        value = self._said.get(name)
+        if not is_plain(value):
+            raise nonsense(name)
+        return value
+
+    def names(self, name: str) -> list[str]:
+        """A list of strings."""
+        value = self._said.get(name)
+        if not isinstance(value, list):
+            raise nonsense(name)
+        return [Fields({name: item}, name).text(name) for item in value]
+
+    def texts(self, name: str) -> dict[str, str]:
+        """Strings of any length by their names."""
+        value = self._said.get(name)
+        if not isinstance(value, dict):
+            raise nonsense(name)
+        if not all(isinstance(each, str) and is_encodable(each) for each in value.values()):
+            raise nonsense(name)
+        return dict(value)
 
     def inner(self, name: str) -> Fields:
         """An object within."""

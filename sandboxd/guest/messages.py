@@ -20,7 +20,7 @@ from sandboxd.model.shell import Shell, ShellOrder, ShellState, ShellText
 from sandboxd.model.template import Setup
 from sandboxd.wire.codes import Outcome, StartFailure
 
-PROTOCOLS = (2, 3)  # numbers of the guest protocol that are spoken here
+PROTOCOLS = (2, 3, 4)  # numbers of the guest protocol that are spoken here
 AFFINITY_SINCE = 3  # the first whose guests know where their commands are to run
 
 _OUTCOMES = {str(outcome): outcome for outcome in Outcome}
@@ -70,6 +70,11 @@ class OutputPiece:
 
 def claim_body(claim: Claim) -> bytes:
     """A claim as the guest takes it."""
+    return json.dumps(claim_fields(claim)).encode()
+
+
+def claim_fields(claim: Claim) -> dict[str, Any]:
+    """The same as part of another body."""
     order: dict[str, Any] = {
         "lease_id": claim.lease_id,
         "env": dict(claim.env),
@@ -87,7 +92,7 @@ def claim_body(claim: Claim) -> bytes:
             order[name] = limit
     if claim.affinity is not None:
         order["affinity"] = asdict(claim.affinity)
-    return json.dumps(order).encode()
+    return order
 
 
 def setup_body(setup: Setup) -> bytes:

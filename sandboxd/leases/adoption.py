@@ -201,11 +201,10 @@ class Adoption:
                 return
             taken = pool.adopt(box.ref, fingerprint=fingerprint, state=BoxState.WARM)
             assert taken.guest is not None
-            has_setup = bool(pool.spec.setup.commands)
             try:
                 with anyio.fail_after(_ASK_S):
                     hello = await taken.guest.hello()
-                fresh = hello.lease_id == "" and (hello.ready or not has_setup)
+                fresh = hello.lease_id == "" and (hello.ready or not pool.spec.prepared)
             except (GuestLost, SandboxdError, TimeoutError):
                 fresh = False
             if not fresh and taken.state is BoxState.WARM:

@@ -15,6 +15,7 @@ from sandboxd.clock import Clock
 from sandboxd.leases.book import Book
 from sandboxd.leases.slots import Slots
 from sandboxd.leases.store import LeaseStore
+from sandboxd.leases.tenancy import Tenancy
 from sandboxd.leases.terms import LeaseOrder
 from sandboxd.pool.house import House
 from sandboxd.telemetry.events import Events
@@ -47,7 +48,10 @@ class Alarm:
 
 @dataclass(slots=True, kw_only=True)
 class BackOffice:
-    """What granting, ending and the desk itself work on. `tasks` is there while the desk runs."""
+    """What granting, ending and the desk itself work on. `tasks` is there while the desk runs.
+
+    when_granted: told of each lease as its caller is. Synchronous, and must not raise.
+    """
 
     backend: Backend
     store: LeaseStore
@@ -60,6 +64,7 @@ class BackOffice:
     alarm: Alarm = field(default_factory=Alarm)
     tasks: TaskGroup | None = None
     gates: list[Gate] = field(default_factory=list)
+    when_granted: list[Callable[[Tenancy], None]] = field(default_factory=list)
 
     @property
     def open(self) -> bool:

@@ -2,7 +2,7 @@
 
 A bound on time alone lets a program start as many threads as the machine has processors, which
 then stand still together for most of each period. A slot stands for a processor as each guest
-counts those that it may use; warm stock has none, for nothing runs in it.
+counts those that it may use; warm stock has none, for little or nothing runs in it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,17 @@ class Slots:
     def __init__(self, count: int) -> None:
         self._leases = [0] * max(0, count)  # living ones, by slot
         self._taken: dict[str, Affinity] = {}
+        self._lent = 0
+
+    def lend(self, share: float) -> Affinity | None:
+        """As many for what runs before anybody has a lease on it, each time others: they count for
+        nobody. None as for `take`.
+        """
+        wanted = max(1, math.ceil(share))
+        if wanted >= len(self._leases):
+            return None
+        self._lent = (self._lent + wanted) % len(self._leases)
+        return Affinity(count=wanted, first=self._lent)
 
     def take(self, lease_id: str, share: float) -> Affinity | None:
         """As many slots as the share needs, side by side, where the fewest leases are; None for a

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 
 from sandboxd.errors import SandboxdError
 from sandboxd.model.claim import ClaimFile
 from sandboxd.model.lease import LeaseTerms
-from sandboxd.model.template import BoxSpec, Network, Resources, Template
+from sandboxd.model.template import BoxSpec, KernelTerms, Network, Resources, Template
 from sandboxd.model.way_out import Forward, ForwardOrder, Headers
 from sandboxd.wire.codes import ErrorCode, Fault
 
@@ -22,6 +23,7 @@ class LeaseWish:
     resources: Resources | None = None
     network: Network | None = None
     runtime: str | None = None
+    kernels: tuple[str, ...] | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     files: tuple[ClaimFile, ...] = field(default=(), repr=False)
@@ -68,7 +70,11 @@ def resolve(
     template = _template(wish, templates)
     network = template.spec.network if wish.network is None else wish.network
     boxed = template.spec.boxed(direct)
-    spec, cold_because = _spec(replace(wish, network=network.boxed(direct)), boxed)
+    spec, cold_because = _spec(
+        replace(wish, network=network.boxed(direct)),
+        boxed,
+        kernel_terms=_kernel_terms(template),
+    )
     timeout_s = template.timeout_s if wish.timeout_s is None else wish.timeout_s
     if timeout_s == -1:
         timeout_s = template.max_timeout_s
@@ -155,12 +161,34 @@ def _template(wish: LeaseWish, templates: Mapping[str, Template]) -> Template:
     raise SandboxdError(ErrorCode.BAD_REQUEST, "the configuration has no template at all")
 
 
-def _spec(wish: LeaseWish, spec: BoxSpec) -> tuple[BoxSpec, tuple[str, ...]]:
-    """The box that is needed, and the fields in which it differs from the template's."""
+def _kernel_terms(template: Template) -> KernelTerms:
+    """For kernels that the template itself has not."""
+    return replace(
+        template.spec.kernel_terms,
+        env=tuple(sorted(template.env.items())),
+        workdir=template.workdir,
+        user=template.user,
+        capabilities=template.capabilities,
+    )
+
+
+def _spec(
+    wish: LeaseWish, spec: BoxSpec, *, kernel_terms: KernelTerms
+) -> tuple[BoxSpec, tuple[str, ...]]:
+    """The box that is needed, and the fields in which it differs from the template's: kernels too,
+    where some are wanted that it has not. Another image may not have the template's kernels, nor
+    what they preload: it starts those alone that are asked for.
+    """
     cold_because: list[str] = []
     for name in ("image", "resources", "network", "runtime"):
         wanted = getattr(wish, name)
         if wanted is not None and wanted != getattr(spec, name):
             spec = replace(spec, **{name: wanted})
             cold_because.append(name)
+    if "image" in cold_because:
+        spec = replace(spec, kernels=(), kernel_terms=KernelTerms())
+        kernel_terms = replace(kernel_terms, preload=())
+    if wish.kernels is not None and Counter(wish.kernels) - Counter(spec.kernels):
+        spec = replace(spec, kernels=wish.kernels, kernel_terms=kernel_terms)
+        cold_because.append("kernels")
     return spec, tuple(cold_because)

@@ -64,6 +64,20 @@ class Setup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KernelTerms:
+    """What kernels run with that are started in a box before anybody leases it.
+
+    preload: modules that those of Python have imported by then. The rest as the template has it.
+    """
+
+    preload: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    workdir: str = ""
+    user: str = ""
+    capabilities: Capability = "image"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSettings:
     """How much stock a pool keeps: `max` counts everything that exists, in whatever state."""
 
@@ -81,11 +95,17 @@ class BoxSpec:
     resources: Resources = field(default_factory=Resources)
     network: Network = field(default_factory=Network)
     runtime: str = ""
-    kernels: tuple[str, ...] = ()
+    kernels: tuple[str, ...] = ()  # kernelspecs of Jupyter kernels that run in it already
+    kernel_terms: KernelTerms = field(default_factory=KernelTerms)  # empty without kernels
     setup: Setup = field(default_factory=Setup)
     pull: Pull = "missing"
     mounts: tuple[Mount, ...] = ()
     shm_mb: int = 0  # of /dev/shm, which counts as memory; 0: half of the memory
+
+    @property
+    def prepared(self) -> bool:
+        """Whether something is done in it before it is warm."""
+        return bool(self.setup.commands or self.kernels)
 
     def boxed(self, direct: Container[str]) -> BoxSpec:
         """What a backend is asked to make: without the network that leads through the guest. What

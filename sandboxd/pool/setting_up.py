@@ -29,7 +29,7 @@ _SHOWN_CHARS = 200
 async def set_up(
     guest: Guest, setup: Setup, *, lender: Lender | None = None
 ) -> tuple[DiaryEntry, ...]:
-    """Run the commands in order and declare the box ready. Returns a line for each, with output.
+    """Run the commands in order. Returns a line for each, with output.
 
     lender: lends the way out that the set-up's network needs; without one there is none.
 
@@ -46,11 +46,20 @@ async def set_up(
             else:
                 async with lender.lend(guest, setup.network) as env:
                     diary = await _run_all(guest, setup, env=env)
-            await guest.end_setup()
     except TimeoutError as error:
         detail = f"set-up: the guest did not end it within {setup.timeout_s:g} s"
         raise SandboxdError(ErrorCode.START_FAILED, detail) from error
     return tuple(diary)
+
+
+async def declare_ready(guest: Guest) -> None:
+    """Nothing more is done in the box before somebody leases it. Raises as `set_up`."""
+    try:
+        with anyio.fail_after(_GRACE_S):
+            await guest.end_setup()
+    except TimeoutError as error:
+        detail = f"set-up: the guest did not end it within {_GRACE_S:g} s"
+        raise SandboxdError(ErrorCode.START_FAILED, detail) from error
 
 
 async def _run_all(guest: Guest, setup: Setup, *, env: Mapping[str, str]) -> list[DiaryEntry]:
@@ -107,7 +116,7 @@ def _failed(record: ExecRecord, *, setup: Setup, number: int) -> SandboxdError:
     return SandboxdError(
         ErrorCode.START_FAILED,
         f"{which} (`{text}`) {_ending(record, setup)}{said}",
-        fault=_fault_of(record),
+        fault=fault_of(record),
         mask=True,
         details={
             "command": text,
@@ -120,7 +129,8 @@ def _failed(record: ExecRecord, *, setup: Setup, number: int) -> SandboxdError:
     )
 
 
-def _fault_of(record: ExecRecord) -> Fault:
+def fault_of(record: ExecRecord) -> Fault:
+    """Whose fault it is that a command did not do what it should before anybody has acted."""
     if record.host_short:
         return Fault.INFRA
     return Fault.UNKNOWN if record.outcome is Outcome.LOST else Fault.TASK

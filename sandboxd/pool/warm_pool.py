@@ -13,7 +13,6 @@ import structlog
 from anyio.abc import TaskGroup, TaskStatus
 
 from sandboxd.backends.protocol import Backend, BoxRef, Death
-from sandboxd.egress.lent import Lender
 from sandboxd.errors import SandboxdError
 from sandboxd.model.box import BoxState
 from sandboxd.model.ids import new_id
@@ -29,7 +28,7 @@ from sandboxd.pool.plan import PoolView, Want, plan
 from sandboxd.pool.status import PoolStatus
 from sandboxd.pool.stock import Box, Stock
 from sandboxd.pool.words import Words
-from sandboxd.pool.workshop import Workshop
+from sandboxd.pool.workshop import Equipment, Workshop
 from sandboxd.telemetry.events import Events
 from sandboxd.telemetry.metrics import Metrics
 
@@ -49,7 +48,7 @@ class WarmPool:
         labels: Mapping[str, str],
         metrics: Metrics,
         events: Events,
-        lender: Lender | None = None,
+        equipment: Equipment | None = None,
     ) -> None:
         self._direct = backend.capabilities().direct_networks
         self.template = template
@@ -58,7 +57,8 @@ class WarmPool:
         self.paused = False  # by the operator
         self.retired = False  # its template is gone, or the house is being cleared
         self.experience = Experience()
-        self._workshop = Workshop(backend, labels=labels, metrics=metrics, lender=lender)
+        equipment = equipment or Equipment()
+        self._workshop = Workshop(backend, labels=labels, metrics=metrics, equipment=equipment)
         self._disposer = disposer
         self._house = house
         self._alerts = Alerts(events, pool=template.name)

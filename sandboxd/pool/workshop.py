@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
 
 import anyio
 from anyio.abc import ByteStream
@@ -13,8 +15,8 @@ from sandboxd.errors import SandboxdError
 from sandboxd.guest.client import Guest
 from sandboxd.guest.line import GuestLost
 from sandboxd.guest.messages import PROTOCOLS
-from sandboxd.model.template import BoxSpec, Setup
-from sandboxd.pool.setting_up import died_in_setup, set_up
+from sandboxd.model.template import BoxSpec
+from sandboxd.pool.setting_up import declare_ready, died_in_setup, set_up
 from sandboxd.pool.stock import Box, DiaryEntry
 from sandboxd.telemetry.metrics import Metrics
 from sandboxd.wire.codes import ErrorCode
@@ -23,6 +25,29 @@ from sandboxd.wire.codes import ErrorCode
 # takes longer still goes on coming, and the next make waits for it too.
 _MAKE_S = 600.0
 _LOOK_S = 5.0
+
+
+class KernelStarter(Protocol):
+    """Starts Jupyter kernels in boxes that nobody has leased yet."""
+
+    async def start_all(self, guest: Guest, spec: BoxSpec) -> tuple[DiaryEntry, ...]:
+        """Start what a spec names; they take cells when this returns. A line for each.
+
+        Raises `start_failed`, with fault task where it is the image's or the template's doing, and
+        SANDBOX_LOST or GuestLost where the box is gone.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Equipment:
+    """What it takes to prepare boxes before they are warm.
+
+    lender: lends set-ups their way out; kernels: starts kernels. Without them there is none.
+    """
+
+    lender: Lender | None = None
+    kernels: KernelStarter | None = None
 
 
 class Workshop:
@@ -34,19 +59,19 @@ class Workshop:
         *,
         labels: Mapping[str, str],
         metrics: Metrics,
-        lender: Lender | None = None,
+        equipment: Equipment,
     ) -> None:
         self._backend = backend
-        self._lender = lender
+        self._equipment = equipment
         self._labels = labels
         self._metrics = metrics
 
     async def make(self, box: Box, spec: BoxSpec) -> float:
         """Make a box that is in the book already: it has `ref`, `guest` and `diary` then. Returns
-        seconds, those of its set-up among them.
+        seconds, those of its set-up and of the start of its kernels among them.
 
-        Raises as `Backend.make` and `set_up`, and `start_failed` when it takes too long. Cancelled:
-        what there is of it is found at the next start.
+        Raises as `Backend.make`, `set_up` and `KernelStarter`, and `start_failed` when it takes too
+        long. Cancelled: what there is of it is found at the next start.
         """
         marks = {"pool": box.pool, "fingerprint": box.fingerprint}
         order = BoxOrder(box_id=box.box_id, spec=spec, labels={**self._labels, **marks})
@@ -58,15 +83,21 @@ class Workshop:
             detail = f"no box within {_MAKE_S:.0f} s"
             raise SandboxdError(ErrorCode.START_FAILED, detail) from error
         box.guest = self.guest(box.ref, protocol=PROTOCOLS[-1])  # it is the one that we ship
-        if spec.setup.commands:
-            box.diary = await self._set_up(box.ref, box.guest, spec.setup)
+        if spec.prepared:
+            box.diary = await self._prepare(box.ref, box.guest, spec)
         took_s = anyio.current_time() - began
         self._metrics.make_seconds.labels(self._backend.name).observe(took_s)
         return took_s
 
-    async def _set_up(self, ref: BoxRef, guest: Guest, setup: Setup) -> tuple[DiaryEntry, ...]:
+    async def _prepare(self, ref: BoxRef, guest: Guest, spec: BoxSpec) -> tuple[DiaryEntry, ...]:
+        diary: tuple[DiaryEntry, ...] = ()
         try:
-            return await set_up(guest, setup, lender=self._lender)
+            if spec.setup.commands:
+                diary = await set_up(guest, spec.setup, lender=self._equipment.lender)
+            if spec.kernels:
+                diary += await self._start_kernels(guest, spec)
+            await declare_ready(guest)
+            return diary
         except (GuestLost, SandboxdError) as error:
             if isinstance(error, SandboxdError) and error.code is not ErrorCode.SANDBOX_LOST:
                 raise
@@ -75,6 +106,12 @@ class Workshop:
                 if death is not None:
                     raise died_in_setup(death) from error
             raise SandboxdError(ErrorCode.START_FAILED, f"set-up: {error}") from error
+
+    async def _start_kernels(self, guest: Guest, spec: BoxSpec) -> tuple[DiaryEntry, ...]:
+        if self._equipment.kernels is None:
+            detail = "there is nobody here who could start kernels"
+            raise SandboxdError(ErrorCode.NOT_SUPPORTED, detail)
+        return await self._equipment.kernels.start_all(guest, spec)
 
     def guest(self, ref: BoxRef, *, protocol: int | None = None) -> Guest:
         """A line to the guest of a box; connects when it is used. protocol: as in Guest."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from sandboxd.egress.limits import WayOutLimits
 from sandboxd.model.template import (
     BoxSpec,
+    KernelTerms,
     Mount,
     Network,
     PoolSettings,
@@ -126,6 +127,7 @@ def _template(name: str, table: TemplateTable) -> Template:
         network=Network(kind=table.network.kind, allow=tuple(table.network.allow)),
         runtime=table.runtime,
         kernels=tuple(table.kernels),
+        kernel_terms=_kernel_terms(table),
         setup=_setup(table),
         pull=table.pull,
         mounts=tuple(Mount(**mount.model_dump()) for mount in table.mounts),
@@ -155,6 +157,19 @@ def _setup(table: TemplateTable) -> Setup:
         workdir=table.workdir,
         user=table.user,
         timeout_s=table.setup_timeout_s,
+    )
+
+
+def _kernel_terms(table: TemplateTable) -> KernelTerms:
+    """Empty without kernels, for the same reason."""
+    if not table.kernels:
+        return KernelTerms()
+    return KernelTerms(
+        preload=tuple(table.kernel_preload),
+        env=tuple(sorted(table.env.items())),
+        workdir=table.workdir,
+        user=table.user,
+        capabilities=table.capabilities,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from keyword import iskeyword
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -24,6 +25,13 @@ def _no_nul(text: str) -> str:
 def _name(text: str) -> str:
     if not _NAME.match(text):
         msg = "must be 1 to 63 letters, digits, '.', '_' or '-', beginning with a letter or digit"
+        raise ValueError(msg)
+    return text
+
+
+def _module_name(text: str) -> str:
+    if not all(part.isidentifier() and not iskeyword(part) for part in text.split(".")):
+        msg = 'must be the name of a module, as "numpy" or "os.path"'
         raise ValueError(msg)
     return text
 
@@ -66,6 +74,7 @@ def _url(text: str) -> str:
 
 Text = Annotated[str, AfterValidator(_no_nul)]
 Name = Annotated[str, AfterValidator(_name)]
+ModuleName = Annotated[Text, AfterValidator(_module_name)]
 Filled = Annotated[Text, Field(min_length=1)]
 AbsolutePath = Annotated[Text, AfterValidator(_absolute)]
 Environment = Annotated[dict[Text, Text], AfterValidator(_environment)]

@@ -15,6 +15,7 @@ from sandboxd.settings.fields import (
     AllowedHost,
     Environment,
     Filled,
+    ModuleName,
     Name,
     Table,
     Text,
@@ -292,8 +293,12 @@ class TemplateTable(Table):
     """runc, runsc, kata: what the engine knows; empty: its default."""
     capabilities: Literal["image", "none"] = "image"
     """Root's rights inside: the guest's own, or none."""
-    kernels: list[Name] = []
-    """Jupyter kernels already running in warm sandboxes."""
+    kernels: list[Name] = Field([], max_length=16)
+    """Jupyter kernels already running in warm sandboxes, by the names of their kernelspecs; a lease
+    with another image has those alone that it asks for."""
+    kernel_preload: list[ModuleName] = Field([], max_length=64)
+    """Modules that those of Python have imported already, in this order; a cell still imports them,
+    in no time."""
     setup: list[Filled] = Field([], max_length=64)
     """Commands run once per sandbox before it is warm, as root unless `user` is set."""
     setup_timeout_s: float = Field(300, gt=0, le=1800)
@@ -316,6 +321,13 @@ class TemplateTable(Table):
     """MCP servers that its sandboxes have."""
     trusted_ports: bool = False
     """Pages from ports inside come without `Content-Security-Policy: sandbox`."""
+
+    @model_validator(mode="after")
+    def _preload_has_kernels(self) -> TemplateTable:
+        if self.kernel_preload and not self.kernels:
+            msg = '`kernel_preload` is for `kernels`, of which there are none; say ["python3"]'
+            raise ValueError(msg)
+        return self
 
     @model_validator(mode="after")
     def _life_fits(self) -> TemplateTable:

@@ -52,6 +52,13 @@ class Metrics:
             buckets=_FAST,
             registry=self.registry,
         )
+        self.cell_seconds = Histogram(
+            "sandboxd_cell_seconds",
+            "Cells that kernels ran.",
+            ["outcome"],
+            buckets=_FAST,
+            registry=self.registry,
+        )
         self.attached = Gauge(
             "sandboxd_attached", "Readers attached by WebSocket now.", registry=self.registry
         )

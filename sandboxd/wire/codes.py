@@ -119,6 +119,17 @@ class Outcome(StrEnum):
     LOST = "lost"
 
 
+class CellOutcome(StrEnum):
+    """How a cell of a kernel ended."""
+
+    OK = "ok"
+    ERROR = "error"
+    TIMEOUT = "timeout"
+    INTERRUPTED = "interrupted"
+    DIED = "died"
+    ABORTED = "aborted"
+
+
 class StartFailure(StrEnum):
     """Why a command could not be started, for a reason inside the sandbox."""
 

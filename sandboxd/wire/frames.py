@@ -25,6 +25,8 @@ class FrameKind(IntEnum):
     STDOUT = 1
     STDERR = 2
     CONTROL = 3  # a JSON object
+    SEND = 4  # a message for a kernel
+    MESSAGE = 5  # a message of a kernel
 
 
 class Frame(NamedTuple):
@@ -38,10 +40,10 @@ class FrameError(ValueError):
     """The peer sent what is no frame, or one over the bound. The stream cannot go on."""
 
 
-def encode(kind: FrameKind, payload: bytes = b"") -> bytes:
+def encode(kind: FrameKind, payload: bytes = b"", *, limit: int = MAX_PAYLOAD_BYTES) -> bytes:
     """A frame as it travels. Raises FrameError if the payload is over the bound."""
-    if len(payload) > MAX_PAYLOAD_BYTES:
-        raise FrameError(f"a payload of {len(payload)} bytes is over {MAX_PAYLOAD_BYTES}")
+    if len(payload) > limit:
+        raise FrameError(f"a payload of {len(payload)} bytes is over {limit}")
     return _HEAD.pack(kind, len(payload)) + payload
 
 
@@ -89,7 +91,7 @@ class FrameDecoder:
                 end = start + _HEAD.size + length
                 if len(self._buffer) < end:
                     break
-                yield Frame(kind, bytes(self._buffer[start + _HEAD.size : end]))
+                yield Frame(kind, bytes(memoryview(self._buffer)[start + _HEAD.size : end]))
                 start = end
         finally:
             del self._buffer[:start]

@@ -14,7 +14,15 @@ from pathlib import Path
 
 import anyio
 
-from scripts.bench import attach_rows, bare_engine, docker_rows, port_rows, rows, tunnel_rows
+from scripts.bench import (
+    attach_rows,
+    bare_engine,
+    docker_rows,
+    kernel_rows,
+    port_rows,
+    rows,
+    tunnel_rows,
+)
 from scripts.bench.figures import Figure, Row
 from scripts.bench.house import Ground, open_house
 
@@ -22,7 +30,13 @@ _ROW_TIMEOUT_S = 600.0
 
 
 _ROWS = {
-    "local": (*rows.ROWS, *attach_rows.ROWS, *port_rows.ROWS, *tunnel_rows.ROWS),
+    "local": (
+        *rows.ROWS,
+        *attach_rows.ROWS,
+        *port_rows.ROWS,
+        *tunnel_rows.ROWS,
+        *kernel_rows.ROWS,
+    ),
     "docker": docker_rows.ROWS,
 }
 
@@ -60,7 +74,8 @@ async def _run(chosen: Sequence[Row], ground: Ground) -> list[Figure]:
     for row in chosen:
         print(f"… {row.name}", file=sys.stderr, flush=True)
         with anyio.fail_after(_ROW_TIMEOUT_S):
-            async with open_house(ground, warm=row.warm, idle=row.idle) as house:
+            stock = {"warm": row.warm, "idle": row.idle, "kernels": row.kernels}
+            async with open_house(ground, **stock) as house:
                 figures += await row.measure(house)
     return figures
 

@@ -40,6 +40,7 @@ class Row:
     measure: Callable[[House], Awaitable[list[Figure]]]
     warm: int = 0
     idle: int = 0
+    kernels: int = 0
 
 
 def medians(pair: Pair) -> str:

@@ -27,6 +27,11 @@ pool = {{ready = {warm}, max = 200, starting = {starting}, queue = 1000}}
 image = "{image}"
 resources = {{memory_mb = 256, pids = 128, disk_mb = 256}}
 pool = {{ready = 0, max = 200, starting = {starting}, queue = 1000}}
+[templates.kernels]
+image = "{image}"
+resources = {{memory_mb = 2048, pids = 1024, disk_mb = 256}}
+pool = {{ready = {kernels}, max = 200, starting = {starting}, queue = 1000}}
+kernels = ["python3"]
 [templates.idle]
 image = "{image}"
 resources = {{memory_mb = 64, pids = 64, disk_mb = 64}}
@@ -76,9 +81,12 @@ class House:
 
 
 @asynccontextmanager
-async def open_house(ground: Ground, *, warm: int = 0, idle: int = 0) -> AsyncIterator[House]:
+async def open_house(
+    ground: Ground, *, warm: int = 0, idle: int = 0, kernels: int = 0
+) -> AsyncIterator[House]:
     """A daemon with this much stock wanted, and a client; both end with the block."""
-    config = _CONFIG.format(image=ground.image, warm=warm, idle=idle, starting=ground.starting)
+    stock = {"warm": warm, "idle": idle, "kernels": kernels}
+    config = _CONFIG.format(image=ground.image, starting=ground.starting, **stock)
     async with (
         embedded_daemon(config, backend=ground.backend, env=ground.env) as daemon,
         AsyncSandboxd(url=daemon.url) as client,

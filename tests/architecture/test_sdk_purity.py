@@ -33,7 +33,8 @@ sys.meta_path.insert(0, Wall())
 
 import sandboxd_client
 for found in pkgutil.walk_packages(sandboxd_client.__path__, "sandboxd_client."):
-    importlib.import_module(found.name)
+    if not found.name.startswith("sandboxd_client.integrations."):  # plugs for other programs
+        importlib.import_module(found.name)
 print(json.dumps(sorted(name for name in sys.modules if name.startswith("sandboxd"))))
 """
 

@@ -71,8 +71,9 @@ async def ended(pid: int) -> None:
 
 
 @pytest.mark.usefixtures("local_works")
-async def test_the_demo_judges_every_program_rightly_and_leaves_nothing() -> None:
-    async with demo("--limit", "4") as process:
+@pytest.mark.parametrize("way", [[], ["--kernel"]], ids=["commands", "cells"])
+async def test_the_demo_judges_every_program_rightly_and_leaves_nothing(way: list[str]) -> None:
+    async with demo("--limit", "4", *way) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         with anyio.fail_after(90):
@@ -81,6 +82,7 @@ async def test_the_demo_judges_every_program_rightly_and_leaves_nothing() -> Non
             code = await process.wait()
     assert (code, err) == (0, "")
     assert "backend: local" in out
+    assert ("cells of a kernel" in out, "cells p50" in out) == (bool(way), bool(way))
     assert "reference solutions: 4 of 4 pass (must be 4), faults of ours: 0" in out
     assert "empty bodies: 0 of 4 pass (must be 0), faults of ours: 0" in out
     assert "sandboxes left over: 0" in out

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from sandboxd.demo.problems import BATCHES, empty_program, load_problems, reference_program
+from sandboxd.demo.problems import BATCHES, load_problems
 from sandboxd.demo.progress import Progress
 from sandboxd.demo.report import how_to_go_on, is_right, summary
 from sandboxd.demo.rollouts import BatchResult, Rollout
@@ -33,15 +33,16 @@ def test_there_are_164_problems_with_ids_of_their_own() -> None:
 
 def test_every_program_is_python_and_ends_by_judging_its_function() -> None:
     for problem in load_problems():
-        for program in (reference_program(problem), empty_program(problem)):
+        for program in (each.program(problem) for each in BATCHES):
             compile(program, problem.task_id, "exec")
             assert program.endswith(f"check({problem.entry_point})\n")
 
 
 def test_an_empty_program_does_not_hold_the_solution() -> None:
     problem = load_problems()[0]
-    assert problem.canonical_solution in reference_program(problem)
-    assert problem.canonical_solution not in empty_program(problem)
+    reference, empty = BATCHES
+    assert problem.canonical_solution in reference.program(problem)
+    assert problem.canonical_solution not in empty.program(problem)
 
 
 def test_the_bar_is_one_line_on_a_terminal() -> None:
@@ -65,9 +66,9 @@ def test_elsewhere_the_bar_is_a_line_every_tenth() -> None:
 
 
 def test_the_summary_counts_passes_and_faults_apart_and_names_what_is_wrong() -> None:
-    good = Rollout(task_id="a", right=True, passed=True, lease_s=0.002, command_s=0.05)
+    good = Rollout(task_id="a", right=True, passed=True, lease_s=0.002, program_s=0.05)
     lost = Rollout(task_id="b", right=False, fault="sandbox_lost: gone")
-    failed = Rollout(task_id="c", right=False, said="AssertionError", lease_s=0.004, command_s=0.1)
+    failed = Rollout(task_id="c", right=False, said="AssertionError", lease_s=0.004, program_s=0.1)
     lines = list(summary([batch(good, lost, failed)], left=[]))
     assert lines[0] == "reference solutions: 1 of 3 pass (must be 3), faults of ours: 1"
     assert "lease p50 4 ms, p99 4 ms" in lines[1]

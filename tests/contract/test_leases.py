@@ -19,6 +19,7 @@ METRICS = {
     "sandboxd_sandboxes_ended_total": {"pool", "reason"},
     "sandboxd_make_seconds": {"backend"},
     "sandboxd_exec_seconds": set(),
+    "sandboxd_cell_seconds": {"outcome"},
     "sandboxd_queue_length": {"pool"},
     "sandboxd_runs": {"state"},
     "sandboxd_leaks_swept_total": set(),

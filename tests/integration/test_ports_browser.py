@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -12,10 +11,10 @@ from pathlib import Path
 
 import httpx
 import pytest
-from selenium.webdriver import Chrome, ChromeOptions
-from selenium.webdriver.chrome.service import Service
+from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 
+from tests.support.browser import chromium
 from tests.support.daemon import run_daemon
 
 pytestmark = pytest.mark.timeout(120)  # a browser takes its time to start on a busy machine
@@ -46,26 +45,10 @@ def config(text: str, *, trusted: bool) -> str:
 
 @pytest.fixture
 def browser(tmp_path: Path) -> Iterator[Chrome]:
-    binary, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if binary is None or driver is None:
-        reason = "needs Chromium (Debian: apt-get install chromium chromium-driver)"
-        assert "CI" not in os.environ, reason
-        pytest.skip(reason)
     if os.geteuid() != 0:
         pytest.skip("needs root: an ordinary user's sandboxes see no folder of a private home")
-    options = ChromeOptions()
-    options.binary_location = binary
-    for flag in (
-        "headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-sync",
-        "disable-background-networking", "disable-component-update", "disable-dev-shm-usage",
-        "no-proxy-server", f"user-data-dir={tmp_path / 'profile'}",
-    ):  # fmt: skip
-        options.add_argument(f"--{flag}")
-    chrome = Chrome(options=options, service=Service(executable_path=driver))
-    try:
+    with chromium(tmp_path / "profile") as chrome:
         yield chrome
-    finally:
-        chrome.quit()
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typing import Any, Literal, Self, Unpack
 from sandboxd_client._async.api import AsyncApi
 from sandboxd_client._async.ending import end_quietly
 from sandboxd_client._async.files import AsyncFiles
+from sandboxd_client._async.kernels.kernel import AsyncKernel, start_kernel
 from sandboxd_client._async.process import AsyncProcess, run_to_end
 from sandboxd_client._async.shell import AsyncShell
 from sandboxd_client._async.streaming import (
@@ -24,7 +25,7 @@ from sandboxd_client._runtime.aio import AsyncOpening
 from sandboxd_client.errors import SandboxdError
 from sandboxd_client.events import ExecEvent
 from sandboxd_client.options import Cmd, CommandOptions, command_body
-from sandboxd_client.records import ForwardInfo, Readings, SandboxInfo, SandboxToken
+from sandboxd_client.records import ForwardInfo, KernelInfo, Readings, SandboxInfo, SandboxToken
 from sandboxd_client.results import ExecResult
 
 _INLINE_STDIN_BYTES = 4 << 20  # beyond this, input travels raw instead of base64 in one JSON body
@@ -120,6 +121,44 @@ class AsyncSandbox:
     ) -> AsyncOpening[AsyncShell]:
         """A shell that remembers directory, variables and functions. `await` it, or enter it."""
         return AsyncOpening(self._open_shell({"cwd": cwd, "env": env, "user": user}))
+
+    # ------------------------------------------------------------------------------- kernels
+
+    def kernel(
+        self,
+        spec: str = "python3",
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        kernel_id: str | None = None,
+    ) -> AsyncOpening[AsyncKernel]:
+        """A Jupyter kernel that takes cells. `await` it, or enter it to have it shut down as well.
+
+        A sandbox whose template keeps one running gives that one. spec: a kernelspec of the image.
+        env: on top of the sandbox's. cwd: relative to the workdir. kernel_id: the caller's own id;
+        the same id gives the same kernel. Raises StartFailed, with fault task where the image
+        lacks it.
+        """
+        given = {"spec": spec, "env": env and dict(env), "cwd": cwd, "kernel_id": kernel_id}
+        return AsyncOpening(start_kernel(self._api, self.id, given))
+
+    def get_kernel(self, kernel_id: str) -> AsyncKernel:
+        """A kernel that was started before, by its id. Asks nothing yet."""
+        return AsyncKernel(self._api, sandbox_id=self.id, kernel_id=kernel_id)
+
+    async def kernels(self) -> list[KernelInfo]:
+        """The kernels of this sandbox, newest first."""
+        found = await every_page(self._api, ("sandboxes", self.id, "kernels"), "kernels", query={})
+        return [KernelInfo.from_json(told) for told in found]
+
+    def jupyter_url(self, *, token: SandboxToken | None = None) -> str:
+        """Where Jupyter's own clients find its kernels: give it as the URL of a kernel gateway.
+
+        token: one of `token()`; then the address needs no key. Else requests, and the WebSocket's
+        too, carry `Authorization: Bearer KEY`.
+        """
+        below = token.url if token is not None else self._api.url + path_of("sandboxes", self.id)
+        return f"{below}/jupyter"
 
     # ------------------------------------------------------------------------------- the lease
 

@@ -1,10 +1,10 @@
-"""A command's events, across as many connections as it takes: each exactly once, in order."""
+"""Events of commands and cells, across as many connections as it takes: each once, in order."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator
-from typing import Any
+from collections.abc import AsyncGenerator, Callable, Mapping
+from typing import Any, Protocol, TypeVar
 
 from sandboxd.wire.http1 import ConnectionLost
 from sandboxd_client._async.api import AsyncApi, unreachable
@@ -17,6 +17,18 @@ from sandboxd_client.events import Ended, ExecEvent, event_from_json
 
 NDJSON = "application/x-ndjson"
 STREAM_SILENCE_S = 45.0  # a quiet stream says keepalive every 15 s: after three it is cut
+
+
+class Numbered(Protocol):
+    """An event of a stream that can be attached to again after its number."""
+
+    @property
+    def seq(self) -> int:
+        """From 1 on; 0 for one without."""
+        ...
+
+
+E = TypeVar("E", bound=Numbered)
 
 
 class Tries:
@@ -54,13 +66,29 @@ async def json_lines(api: AsyncApi, call: Call) -> AsyncGenerator[dict[str, Any]
         await exchange.aclose()
 
 
-async def follow_events(
+def follow_events(
     api: AsyncApi, *, first: Call | None, events_path: str, after: int = 0
 ) -> AsyncGenerator[ExecEvent, None]:
-    """The events of a command after the number `after`, until it ended.
+    """The events of a command after the number `after`, until it ended; see `follow_numbered`."""
+    return follow_numbered(
+        api, first=first, events_path=events_path, after=after, read=event_from_json, last=Ended
+    )
 
-    first: starts the command and streams it; sent again under its id as long as nothing came of
-    it. Then, and if it is None, the stream is attached to by `events_path`. Raises typed errors;
+
+async def follow_numbered(
+    api: AsyncApi,
+    *,
+    first: Call | None,
+    events_path: str,
+    after: int,
+    read: Callable[[Mapping[str, Any]], E | None],
+    last: type[E],
+) -> AsyncGenerator[E, None]:
+    """Numbered events after the number `after`, until the last one.
+
+    first: starts what they tell of and streams it; sent again under its id as long as nothing came
+    of it. Then, and if it is None, the stream is attached to by `events_path`. read: an event from
+    its line, None for none. last: the kind of event that ends it. Raises typed errors;
     ApiUnreachable once the stream could not be had again for `patience_s` without any progress.
     """
     tries = Tries(api)
@@ -70,12 +98,12 @@ async def follow_events(
         try:
             async for line in told:
                 tries.progress()
-                event = event_from_json(line)
+                event = read(line)
                 if event is None or 0 < event.seq <= after:
                     continue
                 after = event.seq or after
                 yield event
-                if isinstance(event, Ended):
+                if isinstance(event, last):
                     return
             error: SandboxdError = ApiUnreachable("the stream was cut", retry_safe=False)
         except ConnectionLost as lost:

@@ -1,12 +1,12 @@
 # Generated from client/sandboxd_client/_async/streaming.py by scripts/unasync.py.
 # Edit the source, then run the script.
-"""A command's events, across as many connections as it takes: each exactly once, in order."""
+"""Events of commands and cells, across as many connections as it takes: each once, in order."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Generator
-from typing import Any
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, Protocol, TypeVar
 
 from sandboxd.wire.http1_sync import ConnectionLost
 from sandboxd_client._core.calls import Call
@@ -19,6 +19,18 @@ from sandboxd_client.events import Ended, ExecEvent, event_from_json
 
 NDJSON = "application/x-ndjson"
 STREAM_SILENCE_S = 45.0  # a quiet stream says keepalive every 15 s: after three it is cut
+
+
+class Numbered(Protocol):
+    """An event of a stream that can be attached to again after its number."""
+
+    @property
+    def seq(self) -> int:
+        """From 1 on; 0 for one without."""
+        ...
+
+
+E = TypeVar("E", bound=Numbered)
 
 
 class Tries:
@@ -59,10 +71,26 @@ def json_lines(api: Api, call: Call) -> Generator[dict[str, Any], None, None]:
 def follow_events(
     api: Api, *, first: Call | None, events_path: str, after: int = 0
 ) -> Generator[ExecEvent, None, None]:
-    """The events of a command after the number `after`, until it ended.
+    """The events of a command after the number `after`, until it ended; see `follow_numbered`."""
+    return follow_numbered(
+        api, first=first, events_path=events_path, after=after, read=event_from_json, last=Ended
+    )
 
-    first: starts the command and streams it; sent again under its id as long as nothing came of
-    it. Then, and if it is None, the stream is attached to by `events_path`. Raises typed errors;
+
+def follow_numbered(
+    api: Api,
+    *,
+    first: Call | None,
+    events_path: str,
+    after: int,
+    read: Callable[[Mapping[str, Any]], E | None],
+    last: type[E],
+) -> Generator[E, None, None]:
+    """Numbered events after the number `after`, until the last one.
+
+    first: starts what they tell of and streams it; sent again under its id as long as nothing came
+    of it. Then, and if it is None, the stream is attached to by `events_path`. read: an event from
+    its line, None for none. last: the kind of event that ends it. Raises typed errors;
     ApiUnreachable once the stream could not be had again for `patience_s` without any progress.
     """
     tries = Tries(api)
@@ -72,12 +100,12 @@ def follow_events(
         try:
             for line in told:
                 tries.progress()
-                event = event_from_json(line)
+                event = read(line)
                 if event is None or 0 < event.seq <= after:
                     continue
                 after = event.seq or after
                 yield event
-                if isinstance(event, Ended):
+                if isinstance(event, last):
                     return
             error: SandboxdError = ApiUnreachable("the stream was cut", retry_safe=False)
         except ConnectionLost as lost:

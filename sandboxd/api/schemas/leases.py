@@ -31,6 +31,7 @@ from sandboxd.api.schemas.fields import (
     Text,
     _encodable,
 )
+from sandboxd.api.schemas.kernels import SpecName
 
 MAX_FILES_BYTES = 16 << 20
 
@@ -109,7 +110,7 @@ class LeaseBody(Body):
     user: Text | None = None
     network: Network | None = None
     runtime: Text | None = None
-    kernels: list[Text] | None = None
+    kernels: Annotated[list[SpecName], Field(max_length=16)] | None = None
     mcp_servers: list[Text] | dict[Text, Any] | None = None
     forwards: Forwards = Field(default_factory=dict)
     labels: Labels = Field(default_factory=dict)

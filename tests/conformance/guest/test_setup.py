@@ -10,7 +10,7 @@ from sandboxd.errors import SandboxdError
 from sandboxd.guest import Guest
 from sandboxd.model.claim import Claim
 from sandboxd.model.template import Setup
-from sandboxd.pool.setting_up import set_up
+from sandboxd.pool.setting_up import declare_ready, set_up
 from sandboxd.wire.codes import ErrorCode, Fault
 from tests.conformance.guest.steps import command, end_of, run, sh, start
 
@@ -32,6 +32,7 @@ async def test_a_set_up_leaves_its_files_and_nothing_else(fresh: Guest) -> None:
     with anyio.fail_after(20):
         assert not (await fresh.hello()).ready
         diary = await set_up(fresh, setup)
+        await declare_ready(fresh)
         assert (await fresh.hello()).ready
         await fresh.claim(Claim(lease_id="sbx-1", workdir="/srv/of/setup"))
         assert await fresh.list_execs() == []

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.conftest import EngineHost
 from tests.contract.cases.houses import House, house
+from tests.contract.speaker import Speaker
+from tests.support.cells import Kernel, leased, open_kernel
 
 
 @pytest.fixture(scope="module")
@@ -25,3 +28,16 @@ def open_house(
 ) -> Callable[..., AbstractContextManager[House]]:
     """Opens a daemon of the test's own; what may be given is `house`'s."""
     return partial(house, tmp_path, engine)
+
+
+@pytest.fixture
+def roomy(http: httpx.Client) -> Iterator[Speaker]:
+    """A sandbox that has room for a few kernels."""
+    with leased(http, resources={"memory_mb": 512, "pids": 256}) as made:
+        yield made
+
+
+@pytest.fixture
+def kernel(roomy: Speaker) -> Kernel:
+    """A Python kernel."""
+    return open_kernel(roomy)

@@ -45,6 +45,10 @@ _BODIES: dict[str, Any] = {
     "unpack_files": b"",
     "open_shell": {},
     "run_in_shell": {"text": "true"},
+    "execute_cell": {"code": "1"},
+    "answer_input": {"text": "x"},
+    "complete_code": {"code": "x"},
+    "inspect_code": {"code": "x"},
     "set_network": {"network": "none"},
     "add_forwards": {"forwards": {"8000": "http://example.org"}},
 }
@@ -116,16 +120,18 @@ def test_se_07_another_keys_objects_are_not_there_on_any_route(callers: _Callers
     mine = Speaker(alice, f"/v1/sandboxes/{sandbox}")
     running = mine.start("cat", stdin_open=True)
     shell = alice.post(f"{mine.path}/shells", json={}).json()["shell_id"]
+    kernel = alice.post(f"{mine.path}/kernels", json={}).json()["kernel_id"]
     ids = {
         "sandbox_id": sandbox, "exec_id": running, "shell_id": shell, "port": "8000",
+        "kernel_id": kernel, "cell_id": "x", "name": "python3",
         "path": "x", "run_id": "alices-run", "group_id": group["group_id"],
     }  # fmt: skip
     wrong = []
     for name, method, path in _operations(alice):
         if not {"{sandbox_id}", "{group_id}"} & set(re.findall(r"{\w+}", path)):
             continue
-        if name == "attach_exec":
-            continue  # a WebSocket: below
+        if name in {"attach_exec", "jupyter_channels"}:
+            continue  # WebSockets: below
         answer = _call(bob, name, method, path, ids)
         if answer.status_code != 404 or answer.json()["code"] != "not_found":
             wrong.append((name, answer.status_code, answer.text[:200]))
@@ -136,7 +142,8 @@ def test_se_07_another_keys_objects_are_not_there_on_any_route(callers: _Callers
     for query in ({"run_id": "alices-run"}, {"label": "whose=alices"}):
         assert bob.get("/v1/sandboxes", params=query).json()["sandboxes"] == []
         assert bob.delete("/v1/sandboxes", params=query).json()["released"] == []
-    for place in (f"{mine.path}/execs/{running}/attach", f"{mine.path}/ports/8000/"):
+    sockets = ("execs/{exec_id}/attach", "ports/8000/", "jupyter/api/kernels/{kernel_id}/channels")
+    for place in (f"{mine.path}/{socket.format(**ids)}" for socket in sockets):
         with pytest.raises(InvalidStatus) as caught:
             connect(
                 callers.url.replace("http", "ws", 1) + place,

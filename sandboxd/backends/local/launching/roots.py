@@ -5,6 +5,7 @@ Runs in the launching thread, which alone sees the stage. Knows paths and owners
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,6 +30,8 @@ _TOP_NAMES = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 
 # Password hashes have no business inside, whoever may read them outside.
 _MASKED = ("shadow", "shadow-", "gshadow", "gshadow-")
+_KERNELSPEC = "/local/share/jupyter/kernels/python3/kernel.json"
+_KERNEL_WORDS = ("-m", "ipykernel_launcher", "-f", "{connection_file}")
 _SEEDS = {
     "hostname": b"sandbox\n",
     "hosts": b"127.0.0.1 localhost sandbox\n::1 localhost ip6-localhost\n",
@@ -105,6 +108,8 @@ def host_root(
 
     groups: where a box sees its control groups. hidden: what it may not see of all this.
     """
+    python = _python_prefixes(stage, hidden)
+    laid = {"/etc": _settings(stage), "/usr": _kernelspec(python)}
     overlays, read_only, symlinks, notes = [], [], {}, []
     tops = [Path("/") / name for name in (*_SHARED_WITH_HOST, *_TOP_NAMES)]
     mounts = _mount_points()
@@ -116,12 +121,12 @@ def host_root(
             # The stage shows a directory without what is mounted below it; without a stage such
             # a directory cannot be the lower one of an overlay.
             if can_overlay and (stage.first_id is not None or not _has_mount_below(mounts, top)):
-                overlays.append(Layer(_sources(top, source, stage, hidden), str(top)))
+                over = lay_over(top, hidden, laid.get(str(top), {}))
+                overlays.append(Layer((source,) if over is None else (source, over), str(top)))
             else:
                 read_only.append((source, str(top)))
                 notes.append(f"{top} is read-only inside: it cannot be the base of an overlay")
                 notes += [f"{place} can be read inside" for place in hidden_below(top, hidden)]
-    python = _python_prefixes(stage, hidden)
     read_only += python
     shown = [layer.inside for layer in overlays] + [inside for _, inside in read_only]
     top_layout = _mount_points_inside([*shown, *groups], symlinks)
@@ -131,13 +136,6 @@ def host_root(
         read_only=tuple(read_only),
         notes=(*notes, python_note(inside for _, inside in python)),
     )
-
-
-def _sources(
-    top: Path, source: str, stage: Stage, hidden: Sequence[Path]
-) -> tuple[str | Skeleton, ...]:
-    over = lay_over(top, hidden, _settings(stage) if top == Path("/etc") else {})
-    return (source,) if over is None else (source, over)
 
 
 def _mount_points_inside(
@@ -232,6 +230,20 @@ def _python_prefixes(stage: Stage, hidden: Sequence[Path]) -> list[tuple[str, st
             return []
         shown.append((source, prefix))
     return shown
+
+
+def _kernelspec(python: Sequence[tuple[str, str]]) -> Files:
+    """For what lies over the host's `/usr`: the daemon's Python, where it is shown inside, is the
+    Jupyter kernel `python3`.
+    """
+    if sys.prefix not in {inside for _, inside in python}:
+        return {}
+    spec = {
+        "argv": [f"{sys.prefix}/bin/python3", *_KERNEL_WORDS],
+        "display_name": "Python 3 (ipykernel)",
+        "language": "python",
+    }
+    return {_KERNELSPEC: (json.dumps(spec, indent=1).encode(), 0o644)}
 
 
 def _show_python(stage: Stage, prefix: Path) -> str | None:

@@ -1,0 +1,1 @@
+"""Jupyter kernels in a sandbox, and their cells."""

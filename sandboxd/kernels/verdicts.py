@@ -1,0 +1,100 @@
+"""Whose fault the end of a cell or of a kernel is, and what is said of it. Pure."""
+
+from __future__ import annotations
+
+from sandboxd.errors import SandboxdError
+from sandboxd.model.command import ExecRecord
+from sandboxd.model.kernel import CellOutcome
+from sandboxd.wire.codes import ErrorCode, Fault, Outcome, Verdict, exec_verdict
+
+CLEAN = Verdict(None, None, mask=False)
+_BY_CALLER = Verdict(ErrorCode.KILLED, Fault.CLIENT, mask=False)
+_TIMED_OUT = Verdict(ErrorCode.TIMEOUT, Fault.AGENT, mask=False)
+
+
+def of_cell(outcome: CellOutcome) -> Verdict:
+    """Of a cell whose kernel outlived it, or was ended to end it."""
+    match outcome:
+        case CellOutcome.TIMEOUT:
+            return _TIMED_OUT
+        case CellOutcome.INTERRUPTED:
+            return _BY_CALLER
+        case _:
+            return CLEAN
+
+
+def of_death(record: ExecRecord) -> Verdict:
+    """Of a cell that its kernel's end took with it: by the end's cause."""
+    if record.outcome in {Outcome.EXITED, Outcome.SIGNALED, None}:
+        return Verdict(ErrorCode.KERNEL_DIED, Fault.AGENT, mask=False)
+    cause = exec_verdict(record.outcome, host_short=record.host_short)
+    return Verdict(ErrorCode.KERNEL_DIED, cause.fault, mask=cause.mask)
+
+
+def death(record: ExecRecord) -> SandboxdError:
+    """What calls on a kernel are answered whose process ended so."""
+    verdict = of_death(record)
+    how = f"signal {record.signal}" if record.signal else f"exit code {record.exit_code}"
+    return SandboxdError(
+        ErrorCode.KERNEL_DIED,
+        f"the kernel died ({record.outcome}, {how}): restart it, its variables are gone",
+        fault=verdict.fault,
+        mask=verdict.mask,
+        details={"outcome": record.outcome, "exit_code": record.exit_code},
+    )
+
+
+def not_started(spec: str, record: ExecRecord) -> SandboxdError:
+    """What calls on a kernel are answered whose process ended before it took cells."""
+    words = (record.stderr.head + record.stderr.tail)[-2000:].decode(errors="replace").strip()
+    return SandboxdError(
+        ErrorCode.START_FAILED,
+        f"kernel {spec!r} is not available in this image: it ended before it answered"
+        + (f": {words}" if words else f" ({record.detail or record.outcome})"),
+        fault=Fault.TASK,
+        mask=True,
+        details={"spec": spec, "exit_code": record.exit_code},
+    )
+
+
+def silent(spec: str) -> SandboxdError:
+    """The same for one whose process lives and says nothing."""
+    detail = f"kernel {spec!r} was started, and did not answer in time"
+    return SandboxdError(ErrorCode.START_FAILED, detail, fault=Fault.TASK, mask=True)
+
+
+def shut_down() -> SandboxdError:
+    """What calls on a kernel are answered that a caller ended."""
+    return SandboxdError(ErrorCode.NOT_FOUND, "the kernel was shut down")
+
+
+def not_ready() -> SandboxdError:
+    """What calls are answered while this daemon speaks with the kernel no longer, or not yet."""
+    return SandboxdError(ErrorCode.SHUTTING_DOWN, "nobody speaks with the kernel at the moment")
+
+
+def ran_before(cell_id: str) -> SandboxdError:
+    """What a cell is answered that the guest gave to the kernel long ago."""
+    return SandboxdError(
+        ErrorCode.CONFLICT, f"cell {cell_id!r} ran before, and was forgotten since"
+    )
+
+
+def again(error: SandboxdError) -> SandboxdError:
+    """The same for another caller: one that is raised many times would gather their tracebacks."""
+    return SandboxdError(
+        error.code,
+        error.detail,
+        fault=error.fault,
+        mask=error.mask,
+        details=error.details,
+    )
+
+
+def first_of(errors: BaseExceptionGroup[SandboxdError]) -> SandboxdError:
+    """One of several that came together."""
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, SandboxdError)
+    return error

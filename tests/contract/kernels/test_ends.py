@@ -1,0 +1,257 @@
+"""How kernels die, and how much they may say: every end has a name, soon, and output has bounds."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+
+from sandboxd.kernel.cgroups import GUEST_PIDS
+from tests.contract.speaker import Speaker, eventually, problem, rss_bytes
+from tests.support.cells import Kernel, open_kernel
+from tests.support.daemon import RunningDaemon
+
+pytestmark = pytest.mark.timeout(180)
+
+_MB = 1 << 20
+_LIFE_S = 120  # the watchdog: whatever a test forgets is over by then
+_READ_LIMITS = (
+    "cd /sys/fs/cgroup; cat pids/pids.max memory/memory.limit_in_bytes 2>/dev/null"
+    " || cat pids.max memory.max"
+)
+_HOG = "held = [bytearray(1 << 24) for _ in range(10_000)]"
+_BY_CHILD = "import os, subprocess; subprocess.run(['kill', '-9', str(os.getpid())])"
+_FILL = """
+import os
+try:
+    with open('/workspace/full', 'wb', buffering=0) as file:
+        for _ in range(80): file.write(bytes(1 << 20))
+except OSError as error: print(error)
+print('after')
+"""
+
+
+@pytest.fixture
+def limited(http: httpx.Client) -> Iterator[Speaker]:
+    """A sandbox that may be attacked from inside: its limits hold."""
+    asked = {"memory_mb": 256, "pids": 96, "disk_mb": 64}
+    order = {"template": "python", "resources": asked, "timeout_s": _LIFE_S}
+    made = Speaker(http, f"/v1/sandboxes/{http.post('/v1/sandboxes', json=order).json()['id']}")
+    try:
+        pids, memory = map(int, made.exec(_READ_LIMITS)["stdout"].split())
+        assert pids == asked["pids"] + GUEST_PIDS
+        assert memory == asked["memory_mb"] * _MB
+        yield made
+    finally:
+        http.delete(made.path)
+
+
+def died(cell: dict[str, Any]) -> None:
+    assert (cell["outcome"], cell["fault"], cell["mask"]) == ("died", "agent", False), cell
+
+
+@pytest.mark.parametrize("code", ["import os; os._exit(0)", "import os; os._exit(7)", _BY_CHILD])
+def test_a_kernel_that_ends_under_its_cell_has_died(kernel: Kernel, code: str) -> None:
+    began = time.monotonic()
+    died(kernel.run(f"print('before', flush=True)\n{code}"))
+    assert time.monotonic() - began < 5
+    problem(kernel.call("execute", code="1"), 409, "kernel_died")
+    problem(kernel.call("complete", code="1"), 409, "kernel_died")
+    assert kernel.call("restart").json()["state"] == "idle"
+    assert kernel.ok("1") == "1"
+
+
+def test_what_was_printed_before_a_death_is_kept_and_what_waits_is_refused(kernel: Kernel) -> None:
+    code = "import os, sys, time; print('last words', flush=True); time.sleep(0.5); os._exit(1)"
+    dying = kernel.start(code)
+    waiting = kernel.start("1")
+    cell = kernel.ended(dying)
+    died(cell)
+    assert cell["stdout"] == "last words\n"
+    problem(kernel.sandbox.get(f"{kernel.path}/cells/{waiting}"), 409, "kernel_died")
+
+
+def test_a_cell_that_is_killed_from_outside_its_kernel_has_died(kernel: Kernel) -> None:
+    pid = kernel.ok("import os; print(os.getpid())").strip()
+    cell_id = kernel.start("import time; time.sleep(100)")
+    kernel.running(cell_id)
+    kernel.sandbox.exec(["kill", "-9", pid])
+    died(kernel.ended(cell_id))
+    assert kernel.sandbox.exec("echo works")["stdout"] == "works\n"
+
+
+def test_an_idle_kernel_that_dies_is_dead_for_whoever_comes_next(kernel: Kernel) -> None:
+    pid = kernel.ok("import os; print(os.getpid())").strip()
+    kernel.sandbox.exec(["kill", "-9", pid])
+    eventually(lambda: kernel.shown()["state"] == "dead", within_s=5, what="it is seen dead")
+    problem(kernel.call("execute", code="1"), 409, "kernel_died")
+    problem(kernel.call("interrupt"), 409, "kernel_died")
+
+
+def test_children_of_a_kernel_that_died_are_no_obstacle_to_its_restart(kernel: Kernel) -> None:
+    died(kernel.run("import os, subprocess; subprocess.Popen(['sleep', '2025']); os._exit(1)"))
+    assert kernel.call("restart").status_code == 200
+    assert kernel.ok("1") == "1"
+
+
+def test_a_kernel_that_takes_all_memory_has_died_of_it_and_its_sandbox_lives(
+    limited: Speaker,
+) -> None:
+    kernel, other = open_kernel(limited), open_kernel(limited)
+    other.ok("kept = 1")
+    cell = kernel.run(_HOG, timeout_s=60)
+    died(cell)
+    body = problem(kernel.call("execute", code="1"), 409, "kernel_died")
+    assert body["details"]["outcome"] == "oom"
+    assert limited.exec("echo works")["stdout"] == "works\n"
+    assert other.ok("kept") == "1"
+    assert kernel.call("restart").status_code == 200
+    assert kernel.ok("1") == "1"
+
+
+def test_a_full_disk_is_the_cells_own_error_and_cells_run_on(
+    limited: Speaker, can: dict[str, Any]
+) -> None:
+    kernel = open_kernel(limited)
+    cell = kernel.run(_FILL, timeout_s=60)
+    if cell["outcome"] == "ok" and "No space left" not in cell["stdout"]:
+        pytest.skip("this machine's sandboxes are measured, not bounded")
+    assert cell["stdout"].endswith("after\n")
+    assert kernel.ok("1 + 1") == "2"
+    assert kernel.ok("import os; os.remove('/workspace/full')") == ""
+
+
+@pytest.mark.parametrize("ends", ["timeout", "interrupt"])
+def test_a_kernel_that_does_not_survive_an_interrupt_is_started_anew(
+    liar: Kernel, ends: str
+) -> None:
+    sleeps = json.dumps([{"sleep": 100}])
+    cell_id = liar.start(sleeps, timeout_s=0.5 if ends == "timeout" else 60)
+    if ends == "interrupt":
+        liar.running(cell_id)
+        assert liar.call("interrupt").status_code == 200
+    cell = liar.ended(cell_id)
+    outcome = "timeout" if ends == "timeout" else "interrupted"
+    assert (cell["outcome"], cell["kernel_restarted"]) == (outcome, True)
+    assert liar.run("works")["stdout"] == "works"
+
+
+def test_a_cell_that_ignores_a_callers_interrupt_is_ended_by_a_restart(kernel: Kernel) -> None:
+    code = "import time\nwhile True:\n  try: time.sleep(0.1)\n  except BaseException: pass"
+    cell_id = kernel.start(code)
+    kernel.running(cell_id)
+    began = time.monotonic()
+    kernel.call("interrupt")
+    cell = kernel.ended(cell_id, within_s=30)
+    assert 9 < time.monotonic() - began < 25
+    assert (cell["outcome"], cell["kernel_restarted"]) == ("interrupted", True)
+    assert kernel.ok("1") == "1"
+
+
+# Output.
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(
+    "code",
+    [
+        "print('x' * (20 << 20))",
+        "import sys\nfor _ in range(20 << 4): sys.stdout.write('x' * 65535 + '\\n')",
+    ],
+    ids=["at once", "in lines"],
+)
+def test_twenty_megabytes_are_bounded_marked_and_not_held(
+    kernel: Kernel, daemon: RunningDaemon, code: str
+) -> None:
+    kernel.ok("1")
+    before = rss_bytes(daemon.pid)
+    cell = kernel.run(code, timeout_s=60)
+    assert cell["outcome"] == "ok"
+    assert cell["truncated"]
+    assert len(cell["stdout"]) < _MB + 100
+    assert "characters are missing here" in cell["stdout"]
+    assert cell["stdout"].strip("x\n").startswith("[… ")
+    assert rss_bytes(daemon.pid) - before < 32 * _MB
+
+
+def test_one_message_that_is_too_large_is_missing_and_that_is_told(kernel: Kernel) -> None:
+    cell = kernel.run("print('a' * (40 << 20), flush=True); print('LAST')", timeout_s=60)
+    assert cell["outcome"] == "ok"
+    assert cell["truncated"]
+    assert cell["stdout"].endswith("LAST\n")
+    assert kernel.ok("1") == "1"
+
+
+def test_an_error_that_is_too_large_is_an_error_all_the_same(kernel: Kernel) -> None:
+    cell = kernel.run("raise ValueError('a' * (40 << 20))", timeout_s=60)
+    assert (cell["outcome"], cell["truncated"], cell["kernel_restarted"]) == ("error", True, False)
+    assert kernel.ok("1") == "1"
+
+
+def test_what_a_reader_missed_of_a_flood_is_counted_in_its_events(liar: Kernel) -> None:
+    said = {"say": "stream", "content": {"name": "stdout", "text": "y" * 1000}, "times": 12_000}
+    steps = [
+        said,
+        {"say": "execute_reply", "on": "shell", "content": {"status": "ok"}},
+        {"say": "status", "content": {"execution_state": "idle"}},
+    ]
+    cell_id = liar.start(json.dumps(steps))
+    assert liar.ended(cell_id, within_s=60)["truncated"]
+    seen = liar.events(cell_id)
+    assert seen[0]["type"] == "gap"
+    at = 0
+    for event in seen:
+        at += event.get("events", 1) if event["type"] == "gap" else 1
+        assert event["seq"] == at
+    assert seen[-1]["type"] == "ended"
+
+
+@pytest.mark.parametrize("change", ["show", "clear", "update"])
+def test_a_display_that_changes_ten_thousand_times_is_shown_as_it_is_at_last(
+    kernel: Kernel, change: str
+) -> None:
+    show: dict[str, str] = {
+        "show": "display(i)",
+        "clear": "clear_output(wait=True); display(i)",
+        "update": "update_display(i, display_id='d')",
+    }
+    code = (
+        "from IPython.display import clear_output, display, update_display\n"
+        f"display(0, display_id='d')\nfor i in range(2_000): {show[change]}"
+    )
+    cell = kernel.run(code, timeout_s=60)
+    assert cell["outputs"][-1]["data"] == {"text/plain": "1999"}
+    assert len(cell["outputs"]) == {"show": 2001, "clear": 1, "update": 1}[change]
+    assert not cell["truncated"]
+
+
+def test_a_line_that_is_overwritten_half_a_million_times_blocks_nobody(
+    kernel: Kernel, longest_wait: Callable[[Callable[[], object]], float]
+) -> None:
+    code = "print('x' * 400_000 + '\\ry' * 250_000, end='')"
+    waited = longest_wait(lambda: kernel.run(code, timeout_s=60))
+    assert waited < 1.0
+    assert kernel.run("1")["text"] == "1"
+
+
+@pytest.fixture
+def longest_wait(daemon: RunningDaemon) -> Callable[[Callable[[], object]], float]:
+    """How long a short call waits at most while something else goes on."""
+
+    def measure(act: Callable[[], object]) -> float:
+        longest = 0.0
+        with ThreadPoolExecutor(1) as worker, httpx.Client(base_url=daemon.url) as http:
+            acting = worker.submit(act)
+            while not acting.done():
+                began = time.monotonic()
+                assert http.get("/v1/version", timeout=30).status_code == 200
+                longest = max(longest, time.monotonic() - began)
+            acting.result()
+        return longest
+
+    return measure
