@@ -142,9 +142,9 @@ def test_a_kernel_that_does_not_survive_an_interrupt_is_started_anew(
 
 
 def test_a_cell_that_ignores_a_callers_interrupt_is_ended_by_a_restart(kernel: Kernel) -> None:
-    code = "import time\nwhile True:\n  try: time.sleep(0.1)\n  except BaseException: pass"
-    cell_id = kernel.start(code)
-    kernel.running(cell_id)
+    loop = "while True:\n  try: print('deaf'); time.sleep(0.1)\n  except BaseException: pass"
+    cell_id = kernel.start(f"import time\n{loop}")
+    eventually(lambda: bool(kernel.cell(cell_id)["stdout"]), within_s=10, what="it is deaf by now")
     began = time.monotonic()
     kernel.call("interrupt")
     cell = kernel.ended(cell_id, within_s=30)
