@@ -5,8 +5,6 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"net/http"
-	"strings"
-	"time"
 )
 
 // kernelView is a kernel on the wire.
@@ -108,28 +106,27 @@ func (g *guest) attachKernel(w http.ResponseWriter, r *http.Request) error {
 	if q.failed != nil {
 		return q.failed
 	}
-	if !strings.EqualFold(r.Header.Get("Upgrade"), "sandbox-frames") {
-		return fail("bad_request", "attach needs Upgrade: sandbox-frames")
+	if p := wantsFrames(r); p != nil {
+		return p
 	}
 	k, p := g.kernels.find(r.PathValue("kid"))
 	if p != nil {
 		return p
 	}
 	<-k.opened
-	conn, buffered, err := http.NewResponseController(w).Hijack()
-	if err != nil {
-		return fail("internal", "the connection cannot be taken over: %v", err)
+	conn, from, p := takeOverForFrames(w)
+	if p != nil {
+		return p
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Time{})
 	out := &sharedWriter{to: frameWriter{conn, readerPatience}}
-	if out.write([]byte("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: sandbox-frames\r\n\r\n")) != nil {
+	if out.write([]byte(framesFollow)) != nil {
 		return nil
 	}
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
-		k.takeMessages(buffered.Reader, out)
+		k.takeMessages(from, out)
 	}()
 	k.sendMessages(out, after, gone)
 	return nil

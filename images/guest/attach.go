@@ -15,6 +15,28 @@ import (
 // readerPatience is how long a reader may take nothing before it is dropped.
 const readerPatience = 30 * time.Second
 
+const (
+	upgradeFrames = "sandbox-frames"
+	framesFollow  = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + upgradeFrames + "\r\n\r\n"
+)
+
+func wantsFrames(r *http.Request) *problem {
+	if !strings.EqualFold(r.Header.Get("Upgrade"), upgradeFrames) {
+		return fail("bad_request", "attach needs Upgrade: %s", upgradeFrames)
+	}
+	return nil
+}
+
+// takeOverForFrames takes the connection out of HTTP's hands. Its caller says framesFollow, and closes it.
+func takeOverForFrames(w http.ResponseWriter) (net.Conn, *bufio.Reader, *problem) {
+	conn, buffered, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return nil, nil, fail("internal", "the connection cannot be taken over: %v", err)
+	}
+	_ = conn.SetDeadline(time.Time{})
+	return conn, buffered.Reader, nil
+}
+
 // attach turns the connection into frames both ways: output from where the reader left off, then live.
 func (g *guest) attach(w http.ResponseWriter, r *http.Request) error {
 	q := queryOf(r)
@@ -23,22 +45,21 @@ func (g *guest) attach(w http.ResponseWriter, r *http.Request) error {
 	if q.failed != nil {
 		return q.failed
 	}
-	if !strings.EqualFold(r.Header.Get("Upgrade"), "sandbox-frames") {
-		return fail("bad_request", "attach needs Upgrade: sandbox-frames")
+	if p := wantsFrames(r); p != nil {
+		return p
 	}
 	e, p := g.execs.find(r.PathValue("id"))
 	if p != nil {
 		return p
 	}
 	<-e.launched
-	conn, buffered, err := http.NewResponseController(w).Hijack()
-	if err != nil {
-		return fail("internal", "the connection cannot be taken over: %v", err)
+	conn, from, p := takeOverForFrames(w)
+	if p != nil {
+		return p
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Time{})
 	out := &frameWriter{conn, readerPatience}
-	hello := []byte("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: sandbox-frames\r\n\r\n")
+	hello := []byte(framesFollow)
 	if after == 0 {
 		started := map[string]any{"seq": 1, "started_at": unixSeconds(e.startedAt)}
 		hello = appendJSON(hello, map[string]any{"started": started})
@@ -56,7 +77,7 @@ func (g *guest) attach(w http.ResponseWriter, r *http.Request) error {
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
-		g.takeFrames(e, buffered.Reader)
+		g.takeFrames(e, from)
 	}()
 	e.sendFrames(out, place, gone)
 	return nil

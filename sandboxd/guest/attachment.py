@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections import deque
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Literal
 
-import anyio
-
 from sandboxd.guest.fields import Fields, loads, nonsense
-from sandboxd.guest.line import GuestLost
+from sandboxd.guest.frame_line import FrameLine
 from sandboxd.guest.messages import read_exec, size_fields
 from sandboxd.model.command import ExecRecord, TerminalSize
 from sandboxd.wire.frames import (
     MAX_PAYLOAD_BYTES,
     Frame,
-    FrameDecoder,
-    FrameError,
     FrameKind,
     encode,
     split_piece,
 )
-from sandboxd.wire.http1 import AsyncStream
 
 OutputStream = Literal["stdout", "stderr"]
 
-_READ_BYTES = 1 << 18
 _STREAMS: dict[str, OutputStream] = {"stdout": "stdout", "stderr": "stderr"}
 
 
@@ -70,35 +62,18 @@ class Ended:
 OutputEvent = Started | Piece | Gap | Ended
 
 
-class Attachment(AsyncIterator[OutputEvent]):
+class Attachment(FrameLine[OutputEvent]):
     """Iterate for events until `Ended`; the guest holds the command back for who reads slowly.
-
-    Raises GuestLost if the line is cut before `Ended`: attach again after the last `seq` seen. One
-    reader; sends may come from other tasks. A cancelled read loses nothing, a cancelled send
-    closes the line.
+    After a cut attach again after the last `seq` seen.
     """
 
-    def __init__(self, stream: AsyncStream, early: bytes) -> None:
-        self._stream = stream
-        self._decoder = FrameDecoder()
-        self._early = early
-        self._frames: deque[Frame] = deque()
-        self._ended = False
-        # Frames of two senders must not mix.
-        self._sending = anyio.Lock()
+    _followed = "command"
 
-    async def __anext__(self) -> OutputEvent:
-        """The next event. Raises GuestLost."""
-        if self._ended:
-            raise StopAsyncIteration
-        try:
-            while not self._frames:
-                self._frames.extend(self._decoder.feed(await self._receive()))
-            event = _read_event(self._frames.popleft())
-        except FrameError as error:
-            raise GuestLost(str(error), sent=True) from error
-        self._ended = isinstance(event, Ended)
-        return event
+    def _read(self, frame: Frame) -> OutputEvent:
+        return _read_event(frame)
+
+    def _is_last(self, event: OutputEvent) -> bool:
+        return isinstance(event, Ended)
 
     async def send_stdin(self, data: bytes) -> None:
         """Write to the command's input; waits while its buffer is full. Raises GuestLost."""
@@ -118,35 +93,6 @@ class Attachment(AsyncIterator[OutputEvent]):
         await self._send(
             encode(FrameKind.CONTROL, json.dumps({"resize": size_fields(size)}).encode())
         )
-
-    async def aclose(self) -> None:
-        """Let go of the line; the command runs on. Idempotent, never waits."""
-        self._ended = True
-        with anyio.CancelScope(shield=True):
-            await self._stream.aclose()
-
-    async def _receive(self) -> bytes:
-        if self._early:
-            early, self._early = self._early, b""
-            return early
-        try:
-            data = await self._stream.receive(_READ_BYTES)
-        except OSError as error:
-            raise GuestLost(str(error), sent=True) from error
-        if not data:
-            raise GuestLost("the line was cut before the command ended", sent=True)
-        return data
-
-    async def _send(self, frame: bytes) -> None:
-        async with self._sending:
-            try:
-                await self._stream.send(frame)
-            except OSError as error:
-                raise GuestLost(str(error), sent=True) from error
-            except BaseException:
-                # Half a frame may be out: whatever followed it would be misread.
-                await self.aclose()
-                raise
 
 
 def _read_event(frame: Frame) -> OutputEvent:

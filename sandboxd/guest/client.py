@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Iterable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from urllib.parse import quote
 
 from sandboxd.guest import ports
 from sandboxd.guest.attachment import Attachment, OutputStream
 from sandboxd.guest.fields import loads, nonsense
+from sandboxd.guest.frame_line import open_frame_line
 from sandboxd.guest.guest_files import Body, GuestFiles
 from sandboxd.guest.kernels import GuestKernels
-from sandboxd.guest.line import Connect, Line, drop
+from sandboxd.guest.line import Connect, Line
 from sandboxd.guest.messages import (
     AFFINITY_SINCE,
     GuestReadings,
@@ -40,8 +41,6 @@ from sandboxd.wire.http1 import Headers
 # Two streams of at most the 64 MiB that a guest keeps in all, in base64, and the rest.
 _MAX_EXEC_BYTES = 96 << 20
 _MAX_LIST_BYTES = 16 << 20
-
-_UPGRADE: Headers = [(b"connection", b"Upgrade"), (b"upgrade", b"sandbox-frames")]
 
 
 class Guest:
@@ -169,10 +168,9 @@ class Guest:
         body = json.dumps(size_fields(TerminalSize(rows, cols))).encode()
         await self._line.call("POST", f"{_exec(exec_id)}/resize", body)
 
-    @asynccontextmanager
-    async def attach(
+    def attach(
         self, exec_id: str, *, after: int | None = None, offsets: tuple[int, int] | None = None
-    ) -> AsyncIterator[Attachment]:
+    ) -> AbstractAsyncContextManager[Attachment]:
         """Follow a command live: after the piece numbered `after`, or from byte offsets
         (stdout, stderr), or from its start. Leaving lets it run on.
         """
@@ -181,17 +179,7 @@ class Guest:
             query = f"?after={after}"
         elif offsets is not None:
             query = "?stdout={}&stderr={}".format(*offsets)
-        connection, response = await self._line.open(
-            "GET", f"{_exec(exec_id)}/attach{query}", _UPGRADE
-        )
-        if response.status != 101:
-            await drop(connection)
-            raise nonsense("upgrade")
-        attachment = Attachment(*connection.detach())
-        try:
-            yield attachment
-        finally:
-            await attachment.aclose()
+        return open_frame_line(self._line, f"{_exec(exec_id)}/attach{query}", Attachment)
 
     async def open_shell(self, order: ShellOrder) -> Shell:
         """Create or attach. `conflict` if it cannot be (no shell in the image)."""

@@ -6,9 +6,8 @@ Knows that messages have parts and parents; what they mean is for who reads them
 from __future__ import annotations
 
 import json
-from collections import deque
-from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from enum import IntEnum
 from struct import Struct
@@ -16,22 +15,23 @@ from typing import Any
 from urllib.parse import quote
 
 import anyio
+import anyio.lowlevel
 
 from sandboxd.guest.fields import Fields, loads, nonsense
-from sandboxd.guest.line import GuestLost, Line, drop
+from sandboxd.guest.frame_line import FrameLine, open_frame_line
+from sandboxd.guest.line import Line
 from sandboxd.guest.messages import claim_fields, read_exec
 from sandboxd.model.claim import Claim
 from sandboxd.model.command import ExecRecord
-from sandboxd.wire.frames import Frame, FrameDecoder, FrameError, FrameKind, encode
-from sandboxd.wire.http1 import AsyncStream, Headers
+from sandboxd.wire.frames import Frame, FrameKind, encode
+from sandboxd.wire.http1 import AsyncStream
 
 LARGEST_MESSAGE = 16 << 20
 
-_READ_BYTES = 1 << 18
 _MAX_LIST_BYTES = 16 << 20
 _MAX_PARTS = 300
+_TURN_S = 0.005  # of the loop's time that a flood may take before others have their turn
 _FRAME_BYTES = LARGEST_MESSAGE + (1 << 16)  # a whole message, and the lengths of its parts
-_UPGRADE: Headers = [(b"connection", b"Upgrade"), (b"upgrade", b"sandbox-frames")]
 _HEAD = Struct(">QB")
 _LENGTH = Struct(">I")
 
@@ -73,7 +73,6 @@ class GuestKernel:
 
     kernel_id: str
     alive: bool
-    opened: bool
     key: str = field(repr=False)
     note: Mapping[str, Any]
     last_seq: int
@@ -135,38 +134,31 @@ class KernelEnded:
 KernelEvent = Said | Missing | Sent | KernelEnded
 
 
-class KernelLine(AsyncIterator[KernelEvent]):
-    """Iterate for what the kernel says, until `KernelEnded`.
-
-    Raises GuestLost if the line is cut: attach again after the last `seq` seen. One reader; sends
-    may come from other tasks. A cancelled read loses nothing, a cancelled send closes the line.
+class KernelLine(FrameLine[KernelEvent]):
+    """Iterate for what the kernel says, until `KernelEnded`. After a cut attach again after the
+    last `seq` seen. A flood lets others have their turn.
     """
 
+    _followed = "kernel"
+
     def __init__(self, stream: AsyncStream, early: bytes) -> None:
-        self._stream = stream
-        self._early = early
-        self._decoder = FrameDecoder(limit=_FRAME_BYTES)
-        self._frames: deque[Frame] = deque()
-        self._ended = False
-        self._sending = anyio.Lock()  # frames of two senders must not mix
+        super().__init__(stream, early, limit=_FRAME_BYTES)
+        self._turn_ends = 0.0
 
     async def __anext__(self) -> KernelEvent:
         """The next event. Raises GuestLost."""
-        if self._ended:
-            raise StopAsyncIteration
-        try:
-            while not self._frames:
-                self._frames.extend(self._decoder.feed(await self._receive()))
-            event = _read_event(self._frames.popleft())
-        except FrameError as error:
-            raise GuestLost(str(error), sent=True) from error
-        self._ended = isinstance(event, KernelEnded)
-        return event
+        if not self._frames:  # a receive lets others run
+            self._turn_ends = anyio.current_time() + _TURN_S
+        elif anyio.current_time() > self._turn_ends:
+            await anyio.lowlevel.checkpoint()
+            self._turn_ends = anyio.current_time() + _TURN_S
+        return await super().__anext__()
 
-    @property
-    def pending(self) -> bool:
-        """Whether an event can be had without waiting."""
-        return bool(self._frames)
+    def _read(self, frame: Frame) -> KernelEvent:
+        return _read_event(frame)
+
+    def _is_last(self, event: KernelEvent) -> bool:
+        return isinstance(event, KernelEnded)
 
     async def send(self, channel: Channel, msg_id: str, parts: Iterable[bytes]) -> None:
         """Send a message; `Sent` tells what became of it. Raises GuestLost, and FrameError for one
@@ -178,34 +170,7 @@ class KernelLine(AsyncIterator[KernelEvent]):
         for part in parts:
             body += _LENGTH.pack(len(part))
             body += part
-        frame = encode(FrameKind.SEND, bytes(body), limit=LARGEST_MESSAGE)
-        async with self._sending:
-            try:
-                await self._stream.send(frame)
-            except OSError as error:
-                raise GuestLost(str(error), sent=True) from error
-            except BaseException:
-                # Half a frame may be out: whatever followed it would be misread.
-                await self.aclose()
-                raise
-
-    async def aclose(self) -> None:
-        """Let go of the line; the kernel lives on. Idempotent, never waits."""
-        self._ended = True
-        with anyio.CancelScope(shield=True):
-            await self._stream.aclose()
-
-    async def _receive(self) -> bytes:
-        if self._early:
-            early, self._early = self._early, b""
-            return early
-        try:
-            data = await self._stream.receive(_READ_BYTES)
-        except OSError as error:
-            raise GuestLost(str(error), sent=True) from error
-        if not data:
-            raise GuestLost("the line was cut before the kernel ended", sent=True)
-        return data
+        await self._send(encode(FrameKind.SEND, bytes(body), limit=LARGEST_MESSAGE))
 
 
 class GuestKernels:
@@ -237,10 +202,6 @@ class GuestKernels:
         answer = await self._line.call("GET", "/v1/kernels", limit=_MAX_LIST_BYTES)
         return [_read_kernel(said) for said in loads(answer.body).each("kernels")]
 
-    async def look(self, kernel_id: str) -> GuestKernel:
-        """A kernel as it is now, with the end of what its process printed."""
-        return _read_kernel(loads((await self._line.call("GET", _kernel(kernel_id))).body))
-
     async def signal(self, kernel_id: str, name: str) -> bool:
         """Signal a kernel and its children, like `INT`; `KILL` takes its whole tree and returns
         once that is dead. False: it had ended.
@@ -267,21 +228,12 @@ class GuestKernels:
         """Forget a kernel that has ended, and all that it said. `busy` while it runs."""
         await self._line.call("DELETE", _kernel(kernel_id))
 
-    @asynccontextmanager
-    async def attach(self, kernel_id: str, *, after: int = 0) -> AsyncIterator[KernelLine]:
+    def attach(self, kernel_id: str, *, after: int = 0) -> AbstractAsyncContextManager[KernelLine]:
         """A line to a kernel: what it said after that seq, then live. It opens once the kernel's
         sockets are open, or its process has ended. Leaving lets it live on.
         """
         target = f"{_kernel(kernel_id)}/attach?after={after}"
-        connection, response = await self._line.open("GET", target, _UPGRADE)
-        if response.status != 101:
-            await drop(connection)
-            raise nonsense("upgrade")
-        line = KernelLine(*connection.detach())
-        try:
-            yield line
-        finally:
-            await line.aclose()
+        return open_frame_line(self._line, target, KernelLine)
 
 
 def _kernel(kernel_id: str) -> str:
@@ -353,7 +305,6 @@ def _read_kernel(said: Fields) -> GuestKernel:
     return GuestKernel(
         kernel_id=said.text("kernel_id", limit=128),
         alive=state != "dead",
-        opened=state == "running",
         key=said.text("key", limit=256),
         note=note,
         last_seq=said.count("seq"),

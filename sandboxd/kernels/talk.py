@@ -34,7 +34,6 @@ from sandboxd.wire.codes import ErrorCode
 log = structlog.get_logger(__name__)
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0
-_TURN_S = 0.005  # of the loop's time that a flood may take before others have their turn
 _SEND_S = 30.0
 _OWN = "own"  # begins the ids of requests that are nobody's but ours
 READY = "own-ready"  # of the last one before a kernel takes cells
@@ -103,17 +102,11 @@ class Talk:
             self._line = line
             self._up.set()
             self._look_up()
-            turn_ends = anyio.current_time() + _TURN_S
             async for event in line:
                 if isinstance(event, KernelEnded):
                     return event.record
                 self._take(event)
                 self._look_up()
-                if line.pending and anyio.current_time() > turn_ends:
-                    await anyio.lowlevel.checkpoint()
-                    turn_ends = anyio.current_time() + _TURN_S
-                elif not line.pending:
-                    turn_ends = anyio.current_time() + _TURN_S
         return None
 
     def _take(self, event: KernelEvent) -> None:

@@ -47,7 +47,6 @@ BESIDE_BYTES = 1 << 18  # what is longer is read and written beside the event lo
 
 _MOST_ASKED = 10_000  # requests whose answers are known to be its own
 _MOST_SESSIONS = 16
-_TURN_S = 0.005  # of the loop's time that a flood may take before others have their turn
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0
 _TOLD = {KernelState.RESTARTING, KernelState.DEAD}
 
@@ -219,7 +218,6 @@ class Channels:
             await anyio.sleep(pause_s)
 
     async def _on(self, line: KernelLine, writer: Writer) -> AsyncGenerator[Heard, None]:
-        turn_ends = anyio.current_time() + _TURN_S
         async for event in line:
             match event:
                 case Said():
@@ -234,9 +232,6 @@ class Channels:
                     return
                 case _:
                     pass
-            if not line.pending or anyio.current_time() > turn_ends:
-                await anyio.lowlevel.checkpoint()
-                turn_ends = anyio.current_time() + _TURN_S
 
     async def _reading(self, said: Said, writer: Writer) -> Heard | None:
         """Large ones beside the event loop: that their JSON is valid takes its time."""
