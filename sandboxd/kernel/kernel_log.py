@@ -17,8 +17,6 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
-from sandboxd.kernel.processes import ProcessMark
-
 _DEVICE = "/dev/kmsg"
 _RECORD_BYTES = 8192  # the kernel's own bound of one
 _KILL = re.compile(
@@ -27,21 +25,19 @@ _KILL = re.compile(
 )
 
 
-def killed_at_own_limit(process: ProcessMark | None, group: str) -> bool | None:
+def killed_at_own_limit(pid: int, group: str) -> bool | None:
     """Whether a process of this boot was killed for want of memory at its own group's limit;
     False: for want around it. None where the log says nothing of it. Blocks for milliseconds.
 
-    group: a name that stands in its group's path and in no other's.
+    pid: as the machine counts. group: a name that stands in its group's path and in no other's.
     """
-    if process is None:
-        return None
     with suppress(OSError):
-        return find_kill(_records(), process.pid, group)
+        return find_kill(_records(), pid, group)
     return None
 
 
 def find_kill(records: Iterable[str], pid: int, group: str) -> bool | None:
-    """The same of those records, of which the last counts. pid: as the machine counts."""
+    """The same of those records, of which the last counts."""
     found = None
     for record in records:
         match = _KILL.search(record)

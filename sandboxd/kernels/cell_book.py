@@ -12,8 +12,8 @@ from sandboxd.kernels import verdicts
 from sandboxd.kernels.cells import CellRun, fingerprint_of
 from sandboxd.kernels.messages import Message
 from sandboxd.kernels.requests import cell_id_of, read_request
-from sandboxd.model.kernel import CellOrder, CellOutcome
-from sandboxd.wire.codes import ErrorCode
+from sandboxd.model.kernel import CellOrder
+from sandboxd.wire.codes import CellOutcome, ErrorCode
 
 MOST_WAITING = 64
 _MOST_CELLS = 256  # that are remembered

@@ -15,8 +15,8 @@ from typing import Any
 from sandboxd.guest.kernels import Channel, Missing
 from sandboxd.kernels.messages import Message
 from sandboxd.kernels.outputs import Outputs
-from sandboxd.model.kernel import Cell, CellError, CellOrder, CellOutcome
-from sandboxd.wire.codes import Verdict
+from sandboxd.model.kernel import Cell, CellError, CellOrder
+from sandboxd.wire.codes import CellOutcome, Verdict
 
 _JOURNAL_BYTES = 8 << 20
 _PIECE_CHARS = 1 << 18  # of a stream, in one event

@@ -8,8 +8,7 @@ from __future__ import annotations
 from sandboxd.kernels import verdicts
 from sandboxd.kernels.cells import CellRun
 from sandboxd.model.command import ExecRecord
-from sandboxd.model.kernel import CellOutcome
-from sandboxd.wire.codes import Outcome, Verdict
+from sandboxd.wire.codes import CellOutcome, Outcome, Verdict
 
 
 def end_by_reply(run: CellRun, *, at: float) -> None:

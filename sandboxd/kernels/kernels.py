@@ -13,6 +13,7 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from sandboxd.clock import Clock
 from sandboxd.errors import SandboxdError
+from sandboxd.execution.commands import KEEPALIVE_S
 from sandboxd.guest.line import GuestLost
 from sandboxd.kernels.cell_book import Ticket
 from sandboxd.kernels.cells import Event
@@ -29,7 +30,6 @@ from sandboxd.wire.codes import ErrorCode
 
 log = structlog.get_logger(__name__)
 
-KEEPALIVE_S = 15.0
 _MOST = 32  # of one lease
 
 

@@ -35,9 +35,9 @@ from sandboxd.kernels.talk import Talk
 from sandboxd.leases.tenancy import Tenancy
 from sandboxd.model.command import ExecRecord
 from sandboxd.model.ids import new_id
-from sandboxd.model.kernel import CellOrder, CellOutcome, Kernel, KernelOrder, KernelState
+from sandboxd.model.kernel import CellOrder, Kernel, KernelOrder, KernelState
 from sandboxd.telemetry.metrics import Metrics
-from sandboxd.wire.codes import ErrorCode
+from sandboxd.wire.codes import CellOutcome, ErrorCode
 
 
 class LiveKernel:

@@ -96,13 +96,13 @@ class Processes:
     async def specs(self, tenancy: Tenancy) -> list[KernelSpec]:
         """The kernelspecs of the sandbox."""
         with anyio.fail_after(_START_S):
-            places = folders(tenancy.lease.terms.env, home="/root")
+            places = folders(tenancy.lease.terms.env)
             return await ask(self._desk, tenancy, lambda g: list_specs(g, places=places))
 
     async def start(self, tenancy: Tenancy, order: KernelOrder) -> Process:
         """A kernel's first process. Raises `start_failed` for a kernelspec that is not there."""
         with anyio.fail_after(_START_S):
-            places = folders(tenancy.lease.terms.env, home="/root")
+            places = folders(tenancy.lease.terms.env)
             spec = await ask(self._desk, tenancy, lambda g: find_spec(g, order.spec, places=places))
             start = KernelStart(
                 kernel_id=_name(order.kernel_id, 1),

@@ -34,7 +34,7 @@ _ABSENT = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelSpec:
-    """How a kernel is started. interrupted_by_message: not by a signal. found_in: its folder."""
+    """How a kernel is started. interrupted_by_message: not by a signal."""
 
     name: str
     argv: tuple[str, ...]
@@ -43,7 +43,6 @@ class KernelSpec:
     env: Mapping[str, str] = field(default_factory=dict)
     interrupted_by_message: bool = False
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    found_in: str = ""
 
 
 def python_spec(program: str = "python3") -> KernelSpec:
@@ -56,7 +55,7 @@ def python_spec(program: str = "python3") -> KernelSpec:
     )
 
 
-def folders(env: Mapping[str, str], *, home: str) -> list[str]:
+def folders(env: Mapping[str, str], *, home: str = "/root") -> list[str]:
     """Where kernelspecs may lie, the first that has a name wins. env: as commands have it."""
     data = [part for part in env.get("JUPYTER_PATH", "").split(":") if part.startswith("/")]
     data.append(env.get("JUPYTER_DATA_DIR") or posixpath.join(home, ".local/share/jupyter"))
@@ -140,7 +139,6 @@ def read_spec(name: str, said: Any, *, folder: str) -> KernelSpec:
         env={k: v for k, v in env.items() if isinstance(v, str)} if isinstance(env, dict) else {},
         interrupted_by_message=said.get("interrupt_mode") == "message",
         metadata=metadata if isinstance(metadata, dict) else {},
-        found_in=folder,
     )
 
 

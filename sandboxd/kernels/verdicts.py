@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from sandboxd.errors import SandboxdError
 from sandboxd.model.command import ExecRecord
-from sandboxd.model.kernel import CellOutcome
-from sandboxd.wire.codes import ErrorCode, Fault, Outcome, Verdict, exec_verdict
+from sandboxd.wire.codes import CellOutcome, ErrorCode, Fault, Outcome, Verdict, exec_verdict
 
 CLEAN = Verdict(None, None, mask=False)
 _BY_CALLER = Verdict(ErrorCode.KILLED, Fault.CLIENT, mask=False)
@@ -46,7 +45,7 @@ def death(record: ExecRecord) -> SandboxdError:
 
 def not_started(spec: str, record: ExecRecord) -> SandboxdError:
     """What calls on a kernel are answered whose process ended before it took cells."""
-    words = (record.stderr.head + record.stderr.tail)[-2000:].decode(errors="replace").strip()
+    words = record.last_words()
     return SandboxdError(
         ErrorCode.START_FAILED,
         f"kernel {spec!r} is not available in this image: it ended before it answered"

@@ -73,7 +73,7 @@ def resolve(
     spec, cold_because = _spec(
         replace(wish, network=network.boxed(direct)),
         boxed,
-        kernel_terms=_kernel_terms(template),
+        kernel_terms=template.kernel_terms(template.spec.kernel_terms.preload),
     )
     timeout_s = template.timeout_s if wish.timeout_s is None else wish.timeout_s
     if timeout_s == -1:
@@ -159,17 +159,6 @@ def _template(wish: LeaseWish, templates: Mapping[str, Template]) -> Template:
     if templates:  # an image alone borrows everything else from the first template
         return next(iter(templates.values()))
     raise SandboxdError(ErrorCode.BAD_REQUEST, "the configuration has no template at all")
-
-
-def _kernel_terms(template: Template) -> KernelTerms:
-    """For kernels that the template itself has not."""
-    return replace(
-        template.spec.kernel_terms,
-        env=tuple(sorted(template.env.items())),
-        workdir=template.workdir,
-        user=template.user,
-        capabilities=template.capabilities,
-    )
 
 
 def _spec(

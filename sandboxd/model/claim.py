@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypedDict
 
-from sandboxd.model.template import Capability
+from sandboxd.model.template import Capability, Resources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +26,23 @@ class Affinity:
 
     count: int
     first: int
+
+
+class CommandLimits(TypedDict):
+    """Those of a claim's fields that are rlimits on commands."""
+
+    nofile: int | None
+    nproc: int | None
+    max_rss_as_bytes: int | None
+
+
+def command_limits(declared: Mapping[str, int], resources: Resources) -> CommandLimits:
+    """What a backend declares for all of its boxes, with a box's own number of processes."""
+    return CommandLimits(
+        nofile=declared.get("nofile"),
+        nproc=resources.pids if "nproc" in declared else None,
+        max_rss_as_bytes=declared.get("max_rss_as_bytes"),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

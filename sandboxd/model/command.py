@@ -92,6 +92,11 @@ class ExecRecord:
     shell_ended: bool = False
     interrupted: bool = False
 
+    def last_words(self, *, most_bytes: int = 2000) -> str:
+        """The end of what it wrote to its standard error, for a person."""
+        kept = self.stderr.head + self.stderr.tail
+        return kept[-most_bytes:].decode(errors="replace").strip()
+
     @property
     def shows_output(self) -> bool:
         """Whether the kept output is in this record, and not only its size."""

@@ -9,16 +9,6 @@ from typing import Any
 
 from sandboxd.wire.codes import CellOutcome, Fault
 
-__all__ = [
-    "Cell",
-    "CellError",
-    "CellOrder",
-    "CellOutcome",
-    "Kernel",
-    "KernelOrder",
-    "KernelState",
-]
-
 
 class KernelState(StrEnum):
     """Whether a kernel can take a cell now."""
@@ -101,6 +91,5 @@ class Cell:
     duration_s: float = 0.0
     truncated: bool = False
     kernel_restarted: bool = False
-    reply_lost: bool = False
     fault: Fault | None = None
     mask: bool = False

@@ -145,3 +145,13 @@ class Template:
     max_timeout_s: float = 86400
     idle_timeout_s: float = 600
     pool: PoolSettings = field(default_factory=PoolSettings)
+
+    def kernel_terms(self, preload: tuple[str, ...]) -> KernelTerms:
+        """For kernels that are started in its boxes before anybody leases them."""
+        return KernelTerms(
+            preload=preload,
+            env=tuple(sorted(self.env.items())),
+            workdir=self.workdir,
+            user=self.user,
+            capabilities=self.capabilities,
+        )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from sandboxd.egress.limits import WayOutLimits
 from sandboxd.model.template import (
     BoxSpec,
-    KernelTerms,
     Mount,
     Network,
     PoolSettings,
@@ -127,13 +127,12 @@ def _template(name: str, table: TemplateTable) -> Template:
         network=Network(kind=table.network.kind, allow=tuple(table.network.allow)),
         runtime=table.runtime,
         kernels=tuple(table.kernels),
-        kernel_terms=_kernel_terms(table),
         setup=_setup(table),
         pull=table.pull,
         mounts=tuple(Mount(**mount.model_dump()) for mount in table.mounts),
         shm_mb=table.shm_mb,
     )
-    return Template(
+    template = Template(
         name=name,
         spec=spec,
         env=dict(table.env),
@@ -145,6 +144,10 @@ def _template(name: str, table: TemplateTable) -> Template:
         idle_timeout_s=table.idle_timeout_s,
         pool=PoolSettings(**table.pool.model_dump()),
     )
+    if not table.kernels:
+        return template  # terms of none would only tell equal boxes apart
+    terms = template.kernel_terms(tuple(table.kernel_preload))
+    return replace(template, spec=replace(spec, kernel_terms=terms))
 
 
 def _setup(table: TemplateTable) -> Setup:
@@ -157,19 +160,6 @@ def _setup(table: TemplateTable) -> Setup:
         workdir=table.workdir,
         user=table.user,
         timeout_s=table.setup_timeout_s,
-    )
-
-
-def _kernel_terms(table: TemplateTable) -> KernelTerms:
-    """Empty without kernels, for the same reason."""
-    if not table.kernels:
-        return KernelTerms()
-    return KernelTerms(
-        preload=tuple(table.kernel_preload),
-        env=tuple(sorted(table.env.items())),
-        workdir=table.workdir,
-        user=table.user,
-        capabilities=table.capabilities,
     )
 
 

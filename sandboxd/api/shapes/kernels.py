@@ -7,8 +7,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from sandboxd.api.shapes.parts import Page
-from sandboxd.model.kernel import CellOutcome, KernelState
-from sandboxd.wire.codes import Fault
+from sandboxd.model.kernel import KernelState
+from sandboxd.wire.codes import CellOutcome, Fault
 
 
 class Kernel(BaseModel):

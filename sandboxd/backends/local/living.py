@@ -15,11 +15,11 @@ from anyio.abc import TaskGroup
 from sandboxd.backends.local.boxes import BoxRecord, BoxShelf
 from sandboxd.backends.local.launching.launcher import OuterBwrap, read_complaints
 from sandboxd.backends.parts.deaths import Evidence, judge, rebooted
+from sandboxd.backends.parts.kernel_word import at_own_limit
 from sandboxd.backends.parts.oom_counts import OomCounts
 from sandboxd.backends.parts.roll import Roll
 from sandboxd.backends.protocol import Death, Readings
 from sandboxd.kernel.cgroups import Cgroups
-from sandboxd.kernel.kernel_log import killed_at_own_limit
 from sandboxd.kernel.processes import (
     boot_id,
     ended,
@@ -116,8 +116,8 @@ class Roster(Roll[LivingBox]):
         ooms = OomCounts() if box is None else box.ooms
         kills_before, hits_before = ooms.before(end=anyio.current_time())
         exit_code = await self._exit_code(record.box_id)
+        log_says = await at_own_limit(record.process, record.box_id, exit_code=exit_code)
         readings = await to_thread.run_sync(self._cgroups.read, record.box_id)
-        log_says = await to_thread.run_sync(killed_at_own_limit, record.process, record.box_id)
         words = read_complaints(self._shelf.places(record.box_id).complaints)
         return judge(
             Evidence(

@@ -8,7 +8,7 @@ from sandboxd.backends.protocol import Death
 from sandboxd.errors import SandboxdError
 from sandboxd.wire.codes import EndReason, ErrorCode, Fault
 
-_KILLED = 128 + 9
+KILLED = 128 + 9
 # The guest's own exit codes.
 _NO_USER = 67
 _TREE_STUCK = 70
@@ -62,7 +62,7 @@ def judge(evidence: Evidence) -> Death:
     code = evidence.exit_code
     if code is None:
         return _unknown(evidence, "its first process is gone; nobody saw how it ended")
-    if code == _KILLED:
+    if code == KILLED:
         return _killed(evidence)
     if 128 < code < 128 + 65:
         return _signalled(evidence, code - 128)
@@ -114,7 +114,7 @@ def _by_engine(evidence: Evidence) -> Death | None:
             evidence={"exit_code": evidence.exit_code},
         )
     number = evidence.asked_signals[-1] if evidence.asked_signals else 0
-    if number and evidence.exit_code in {None, 128 + number, _KILLED}:
+    if number and evidence.exit_code in {None, 128 + number, KILLED}:
         return Death(
             box_id=evidence.box_id,
             detail=f"somebody ended it through the container engine (signal {number})",

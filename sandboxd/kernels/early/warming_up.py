@@ -27,7 +27,7 @@ from sandboxd.kernels.messages import Message, NoMessage, Writer
 from sandboxd.kernels.processes import early_start
 from sandboxd.kernels.specs import find_spec, folders
 from sandboxd.leases.slots import Slots
-from sandboxd.model.claim import Claim
+from sandboxd.model.claim import Claim, command_limits
 from sandboxd.model.command import ExecRecord
 from sandboxd.model.ids import new_id, new_kernel_id
 from sandboxd.model.template import BoxSpec
@@ -69,19 +69,15 @@ class WarmingUp:
 
     def _expected(self, spec: BoxSpec) -> Claim:
         """The claim of a lease that asks for nothing of its own."""
-        terms, limits = spec.kernel_terms, dict(self._limits)
-        if "nproc" in limits:
-            limits["nproc"] = spec.resources.pids
+        terms = spec.kernel_terms
         return Claim(
             lease_id="",
             env=dict(terms.env),
             workdir=terms.workdir,
             user=terms.user,
             capabilities=terms.capabilities,
-            nofile=limits.get("nofile"),
-            nproc=limits.get("nproc"),
-            max_rss_as_bytes=limits.get("max_rss_as_bytes"),
             affinity=self._slots.lend(spec.resources.cpu),
+            **command_limits(self._limits, spec.resources),
         )
 
 
@@ -89,7 +85,7 @@ async def _start(guest: Guest, spec: BoxSpec, name: str, *, expected: Claim) -> 
     began = anyio.current_time()
     try:
         with anyio.fail_after(_READY_S):
-            found = await find_spec(guest, name, places=folders(expected.env, home="/root"))
+            found = await find_spec(guest, name, places=folders(expected.env))
             start = early_start(new_kernel_id(), found, expected=expected)
             kernel = await guest.kernels.start(start)
     except TimeoutError:
@@ -186,7 +182,7 @@ class _Speaker:
 
 
 def _ended(spec: str, record: ExecRecord) -> SandboxdError:
-    words = (record.stderr.head + record.stderr.tail)[-2000:].decode(errors="replace").strip()
+    words = record.last_words()
     how = words or record.detail or record.reason or record.signal or record.outcome
     detail = f"is not available in this image: it ended before it answered: {how}"
     return _failed(spec, detail, fault=fault_of(record), outcome=record.outcome)

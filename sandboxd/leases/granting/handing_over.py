@@ -15,7 +15,7 @@ from sandboxd.leases.endings import Endings
 from sandboxd.leases.tenancy import Tenancy
 from sandboxd.leases.terms import LeaseOrder, unfit
 from sandboxd.leases.ways_out import WaysOut
-from sandboxd.model.claim import Claim
+from sandboxd.model.claim import Claim, command_limits
 from sandboxd.model.lease import LeaseState
 from sandboxd.pool.stock import Box
 from sandboxd.telemetry.events import EventType
@@ -141,9 +141,6 @@ class HandingOver:
 
     def _claim_of(self, tenancy: Tenancy, order: LeaseOrder) -> Claim:
         terms = order.terms
-        limits = dict(self._limits_on_commands)
-        if "nproc" in limits:
-            limits["nproc"] = terms.spec.resources.pids
         env = {**terms.env, **order.secrets}
         return Claim(
             lease_id=tenancy.lease.id,
@@ -153,10 +150,8 @@ class HandingOver:
             capabilities=terms.capabilities,
             life_s=life_of(tenancy),
             files=order.files,
-            nofile=limits.get("nofile"),
-            nproc=limits.get("nproc"),
-            max_rss_as_bytes=limits.get("max_rss_as_bytes"),
             affinity=tenancy.lease.affinity,
+            **command_limits(self._limits_on_commands, terms.spec.resources),
         )
 
 

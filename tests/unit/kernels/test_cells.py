@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from sandboxd.guest.kernels import Channel, Missing
 from sandboxd.kernels.cells import CellRun, Journal
 from sandboxd.kernels.messages import Message
-from sandboxd.model.kernel import CellOrder, CellOutcome
-from sandboxd.wire.codes import Verdict
+from sandboxd.model.kernel import CellOrder
+from sandboxd.wire.codes import CellOutcome, Verdict
 from tests.support.cells import check_outputs
 
 CLEAN = Verdict(None, None, mask=False)

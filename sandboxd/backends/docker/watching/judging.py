@@ -10,17 +10,16 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import anyio
-from anyio import to_thread
 
 from sandboxd.backends.docker.engine import Engine, EngineRefused
 from sandboxd.backends.docker.records import BoxRecord
 from sandboxd.backends.docker.refusals import call_refused
 from sandboxd.backends.docker.watching.living import LivingBox
 from sandboxd.backends.parts.deaths import Evidence, judge, rebooted
+from sandboxd.backends.parts.kernel_word import at_own_limit
 from sandboxd.backends.protocol import Death
 from sandboxd.errors import SandboxdError
 from sandboxd.kernel.group_readings import GroupReadings
-from sandboxd.kernel.kernel_log import killed_at_own_limit
 from sandboxd.kernel.processes import boot_id
 from sandboxd.wire.codes import ErrorCode
 
@@ -81,7 +80,7 @@ class Judge:
             Evidence(
                 box_id=record.box_id,
                 exit_code=remains.exit_code,
-                at_own_limit=await _ask_log(record),
+                at_own_limit=await _log_says(record, remains),
                 oom_kills=group.oom_kills,
                 oom_kills_before=kills_before,
                 limit_hits=group.limit_hits,
@@ -105,7 +104,7 @@ class Judge:
             Evidence(
                 box_id=record.box_id,
                 exit_code=remains.exit_code,
-                at_own_limit=await _ask_log(record),
+                at_own_limit=await _log_says(record, remains),
                 was_removed=remains.removed,
             )
         )
@@ -153,8 +152,8 @@ def _is_another(record: BoxRecord, state: dict[str, Any]) -> bool:
     return record.address is not None and bool(state["StartedAt"] != record.address.started_at)
 
 
-async def _ask_log(record: BoxRecord) -> bool | None:
-    return await to_thread.run_sync(killed_at_own_limit, record.process, record.container_id)
+async def _log_says(record: BoxRecord, remains: _Remains) -> bool | None:
+    return await at_own_limit(record.process, record.container_id, exit_code=remains.exit_code)
 
 
 def _read(box: LivingBox) -> GroupReadings:
