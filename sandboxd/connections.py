@@ -15,9 +15,9 @@ from pydantic_core import to_json
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from sandboxd.api.channels import largest_frame
 from sandboxd.api.ports.place import leads_inside
 from sandboxd.api.problems import problem_body
+from sandboxd.api.sockets.channels import largest_frame
 from sandboxd.bare_connections import BareConnection
 from sandboxd.errors import SandboxdError
 from sandboxd.model.ids import new_id

@@ -7,7 +7,6 @@ it, and a close code.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Annotated
@@ -26,6 +25,7 @@ from sandboxd.api.auth import Principal
 from sandboxd.api.problems import problem_body, translate
 from sandboxd.api.schemas.commands import AttachOrder
 from sandboxd.api.services import Services
+from sandboxd.api.sockets.ends import LEFT, Farewell, close_code, first_end, until_gone
 from sandboxd.api.strict import StrictRoute
 from sandboxd.errors import SandboxdError
 from sandboxd.guest.attachment import Attachment, Ended, Gap, OutputEvent, Piece, Started
@@ -49,20 +49,10 @@ class CloseCode(IntEnum):
     or the sandbox is over).
     """
 
-    LEFT = 0  # never sent: the reader went away by itself
     ENDED = 1000  # the command ended, and its record was sent
     TEXT = 1003
-    BROKEN = 1011
     STOPPING = 1012  # the daemon stops, the command runs on: attach again in a moment
     TOO_SLOW = 4408
-
-
-@dataclass(frozen=True, slots=True)
-class _Farewell:
-    """How an attachment ended without an error."""
-
-    code: CloseCode
-    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +92,7 @@ async def attach_exec(socket: WebSocket, sandbox_id: str, exec_id: str) -> None:
     services: Services = socket.app.state.services
     places = _places(socket)
     session = _Session(socket, services, sandbox_id=sandbox_id, exec_id=exec_id, stdin=places.stdin)
-    farewell = _Farewell(CloseCode.LEFT)
+    farewell = Farewell(LEFT)
     try:
         async with services.commands.attach(
             sandbox_id,
@@ -142,39 +132,25 @@ class _Session:
         self.caller: Principal = socket.scope["state"]["principal"]
         self.accepted = False
 
-    async def run(self, attachment: Attachment) -> _Farewell:
+    async def run(self, attachment: Attachment) -> Farewell:
         """Pass both ways until the first reason to end. Raises what went wrong."""
-        ends: list[_Farewell | Exception] = []
-        async with anyio.create_task_group() as tasks:
-
-            async def until_end(part: Callable[[], Awaitable[_Farewell]]) -> None:
-                try:
-                    ends.append(await part())
-                except WebSocketDisconnect:
-                    ends.append(_Farewell(CloseCode.LEFT))
-                except Exception as error:  # noqa: BLE001 - raised below, outside the group
-                    ends.append(error)
-                tasks.cancel_scope.cancel()
-
-            tasks.start_soon(until_end, lambda: self._pour(attachment), name="attach-output")
-            tasks.start_soon(until_end, lambda: self._feed(attachment), name="attach-input")
-            tasks.start_soon(until_end, self._stopping, name="attach-stopping")
-            tasks.start_soon(until_end, self._gone, name="attach-gone")
-        if isinstance(ends[0], Exception):
-            raise ends[0]
-        return ends[0]
+        return await first_end(
+            {
+                "attach-output": lambda: self._pour(attachment),
+                "attach-input": lambda: self._feed(attachment),
+                "attach-stopping": self._stopping,
+                "attach-gone": lambda: until_gone(self._socket),
+            }
+        )
 
     async def fail(self, error: SandboxdError) -> None:
         """Tell the error in a frame, and close with its code."""
-        self._services.metrics.faults.labels(error.fault, error.code).inc()
-        status = error.status or 500
-        code = int(CloseCode.BROKEN) if status == 500 else 4000 + status
-        await self.close(code, error.code, telling=error)
+        await self.close(close_code(self._services, error), error.code, telling=error)
 
     async def close(self, code: int, reason: str, *, telling: SandboxdError | None = None) -> None:
         """Close, unless the reader has left. Bounded, and never raises what a lost line raises."""
         self._services.metrics.detached.labels(str(int(code))).inc()
-        if code == CloseCode.LEFT:
+        if code == LEFT:
             return
         with anyio.move_on_after(_FAREWELL_S, shield=True):
             try:
@@ -184,14 +160,14 @@ class _Session:
             except (WebSocketDisconnect, RuntimeError):
                 pass  # the reader left, or the server has closed it already
 
-    async def _pour(self, attachment: Attachment) -> _Farewell:
+    async def _pour(self, attachment: Attachment) -> Farewell:
         """Output to the reader, held back for it; at last the record."""
         async for event in attachment:
             with anyio.move_on_after(PATIENCE_S) as patience:
                 if await self._tell(event):
-                    return _Farewell(CloseCode.ENDED)
+                    return Farewell(CloseCode.ENDED)
             if patience.cancelled_caught:
-                return _Farewell(CloseCode.TOO_SLOW, "nothing was taken for too long")
+                return Farewell(CloseCode.TOO_SLOW, "nothing was taken for too long")
         raise AssertionError("an attachment ends with `Ended` or an error")
 
     async def _tell(self, event: OutputEvent) -> bool:
@@ -210,15 +186,15 @@ class _Session:
                 pass
         return False
 
-    async def _feed(self, attachment: Attachment) -> _Farewell:
+    async def _feed(self, attachment: Attachment) -> Farewell:
         """Frames of the reader to the command, each when the one before was taken."""
         while True:
             message = await self._socket.receive()
             if message["type"] == "websocket.disconnect":
-                return _Farewell(CloseCode.LEFT)
+                return Farewell(LEFT)
             data: bytes | None = message.get("bytes")
             if data is None:
-                return _Farewell(CloseCode.TEXT, "frames are binary")
+                return Farewell(CloseCode.TEXT, "frames are binary")
             if self.caller.rights == "read":
                 raise SandboxdError(ErrorCode.FORBIDDEN, "this token may only read")
             match data[:1]:
@@ -269,13 +245,9 @@ class _Session:
                 raise
             await self._send_json({"error": self._problem(error)})
 
-    async def _stopping(self) -> _Farewell:
+    async def _stopping(self) -> Farewell:
         await self._services.stopping.wait()
-        return _Farewell(CloseCode.STOPPING, "the daemon stops; attach again in a moment")
-
-    async def _gone(self) -> _Farewell:
-        await self._socket.scope["state"]["gone"].wait()
-        return _Farewell(CloseCode.LEFT)
+        return Farewell(CloseCode.STOPPING, "the daemon stops; attach again in a moment")
 
     async def _send(self, kind: FrameKind, data: bytes) -> None:
         await self._socket.send_bytes(bytes((kind,)) + data)

@@ -15,7 +15,6 @@ from starlette.responses import Response
 from sandboxd import __version__
 from sandboxd.api import render, render_jupyter
 from sandboxd.api.auth import Principal
-from sandboxd.api.channels import ChannelsSession
 from sandboxd.api.problems import problem
 from sandboxd.api.schemas.jupyter import JupyterKernelBody
 from sandboxd.api.services import Services, here, request_id_of, services_of
@@ -27,6 +26,7 @@ from sandboxd.api.shapes.jupyter import (
     JupyterVersion,
 )
 from sandboxd.api.shapes.parts import Responses, answers
+from sandboxd.api.sockets.channels import ChannelsSession
 from sandboxd.api.streams import waiting
 from sandboxd.errors import SandboxdError
 from sandboxd.kernels.jupyter.frames import V1

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
 
@@ -15,6 +13,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from sandboxd.api.problems import translate
 from sandboxd.api.services import Services
+from sandboxd.api.sockets.ends import LEFT, Farewell, close_code, first_end, until_gone
 from sandboxd.kernels.jupyter.channels import BESIDE_BYTES, Channels, Crowded, Heard, Lagged
 from sandboxd.kernels.jupyter.frames import NoFrame, Order, read_frame, write_frame
 
@@ -29,20 +28,12 @@ class CloseCode(IntEnum):
     or the sandbox is over).
     """
 
-    LEFT = 0  # never sent: the client went away by itself
     SHUT_DOWN = 1000
     UNREADABLE = 1003
     TOO_LARGE = 1009
-    BROKEN = 1011
     STOPPING = 1012  # the daemon stops, the kernel lives on: come back in a moment
     TOO_SLOW = 1013
     REPLACED = 4409  # its session has come by another connection
-
-
-@dataclass(frozen=True, slots=True)
-class _Farewell:
-    code: int
-    reason: str = ""
 
 
 class ChannelsSession:
@@ -59,58 +50,51 @@ class ChannelsSession:
 
     async def run(self) -> None:
         """Pass both ways until the first reason to end, and say that."""
-        ends: list[_Farewell] = []
-        async with anyio.create_task_group() as tasks:
+        parts = {
+            "channels-pour": self._pour,
+            "channels-feed": self._feed,
+            "channels-work": self._work,
+            "channels-stopping": self._stopping,
+            "channels-gone": lambda: until_gone(self._socket),
+            "channels-replaced": self._replaced,
+        }
+        try:
+            farewell = await first_end(parts)
+        except Exception as error:  # noqa: BLE001 - told by the close code
+            farewell = self._reason(error)
+        await self._close(farewell)
 
-            async def until_end(part: Callable[[], Awaitable[_Farewell]]) -> None:
-                try:
-                    farewell = await part()
-                except Exception as error:  # noqa: BLE001 - told by the close code
-                    farewell = self._reason(error)
-                ends.append(farewell)
-                tasks.cancel_scope.cancel()
-
-            for part in (
-                self._pour, self._feed, self._work, self._stopping, self._gone, self._replaced
-            ):  # fmt: skip
-                tasks.start_soon(until_end, part, name=f"channels-{part.__name__.strip('_')}")
-        await self._close(ends[0])
-
-    def _reason(self, error: Exception) -> _Farewell:
+    def _reason(self, error: Exception) -> Farewell:
         match error:
-            case WebSocketDisconnect():
-                return _Farewell(CloseCode.LEFT)
             case NoFrame():
-                return _Farewell(CloseCode.UNREADABLE, str(error))
+                return Farewell(CloseCode.UNREADABLE, str(error))
             case Crowded():
-                return _Farewell(CloseCode.TOO_SLOW, str(error))
+                return Farewell(CloseCode.TOO_SLOW, str(error))
             case Lagged():
                 code = CloseCode.TOO_LARGE if error.too_large else CloseCode.TOO_SLOW
-                return _Farewell(code, str(error))
+                return Farewell(code, str(error))
             case _:
                 pass
         named = translate(error)
-        self._services.metrics.faults.labels(named.fault, named.code).inc()
-        status = named.status or 500
-        return _Farewell(CloseCode.BROKEN if status == 500 else 4000 + status, named.code)
+        return Farewell(close_code(self._services, named), named.code)
 
-    async def _close(self, farewell: _Farewell) -> None:
-        if farewell.code == CloseCode.LEFT:
+    async def _close(self, farewell: Farewell) -> None:
+        if farewell.code == LEFT:
             return
         with anyio.move_on_after(_FAREWELL_S, shield=True):
             # The client may have left, or the server have closed it already.
             with suppress(WebSocketDisconnect, RuntimeError):
                 await self._socket.close(int(farewell.code), _short(farewell.reason))
 
-    async def _pour(self) -> _Farewell:
+    async def _pour(self) -> Farewell:
         """What the kernel says, to the client, held back for it."""
         async with aclosing(self._channels.heard()) as messages:
             async for heard in messages:
                 with anyio.move_on_after(PATIENCE_S) as patience:
                     await self._send(heard)
                 if patience.cancelled_caught:
-                    return _Farewell(CloseCode.TOO_SLOW, "nothing was taken for too long")
-        return _Farewell(CloseCode.SHUT_DOWN, "the kernel was shut down")
+                    return Farewell(CloseCode.TOO_SLOW, "nothing was taken for too long")
+        return Farewell(CloseCode.SHUT_DOWN, "the kernel was shut down")
 
     async def _send(self, heard: Heard) -> None:
         write = partial(write_frame, heard.channel, heard.header, heard.parts, v1=self._v1)
@@ -121,12 +105,12 @@ class ChannelsSession:
         else:
             await self._socket.send_bytes(frame)
 
-    async def _feed(self) -> _Farewell:
+    async def _feed(self) -> Farewell:
         """What the client says, to the kernel."""
         while True:
             message = await self._socket.receive()
             if message["type"] == "websocket.disconnect":
-                return _Farewell(CloseCode.LEFT)
+                return Farewell(LEFT)
             data: str | bytes | None = message.get("text")
             if data is None:
                 data = message.get("bytes") or b""
@@ -138,21 +122,17 @@ class ChannelsSession:
             return await to_thread.run_sync(read, limiter=self._thread)
         return read()
 
-    async def _work(self) -> _Farewell:
+    async def _work(self) -> Farewell:
         await self._channels.work()
-        return _Farewell(CloseCode.SHUT_DOWN)
+        return Farewell(CloseCode.SHUT_DOWN)
 
-    async def _stopping(self) -> _Farewell:
+    async def _stopping(self) -> Farewell:
         await self._services.stopping.wait()
-        return _Farewell(CloseCode.STOPPING, "the daemon stops; come back in a moment")
+        return Farewell(CloseCode.STOPPING, "the daemon stops; come back in a moment")
 
-    async def _gone(self) -> _Farewell:
-        await self._socket.scope["state"]["gone"].wait()
-        return _Farewell(CloseCode.LEFT)
-
-    async def _replaced(self) -> _Farewell:
+    async def _replaced(self) -> Farewell:
         await self._channels.visit.replaced.wait()
-        return _Farewell(CloseCode.REPLACED, "its session has come by another connection")
+        return Farewell(CloseCode.REPLACED, "its session has come by another connection")
 
 
 def largest_frame(path: str, otherwise: int) -> int:

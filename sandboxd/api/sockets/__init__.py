@@ -1,0 +1,1 @@
+"""WebSockets of ours, once they are accepted."""
