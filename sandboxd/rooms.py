@@ -113,7 +113,6 @@ class Rooms:
         self.files = Files(self.desk)
         self.ports = Ports(self.desk)
         self.kernels = Kernels(self.desk, clock=foundation.clock, metrics=foundation.metrics)
-        office.when_granted.append(self.kernels.look_ahead)
         self.prefetcher = Prefetcher(foundation.backend.images, tasks)
         if foundation.backend.images is not None:
             foundation.backend.images.wanted_by(self._wanted_images)

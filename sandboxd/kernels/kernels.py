@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,6 @@ from anyio.abc import TaskGroup, TaskStatus
 from sandboxd.clock import Clock
 from sandboxd.errors import SandboxdError
 from sandboxd.execution.commands import KEEPALIVE_S
-from sandboxd.guest.line import GuestLost
 from sandboxd.kernels.cell_book import Ticket
 from sandboxd.kernels.cells import Event
 from sandboxd.kernels.jupyter.channels import Channels
@@ -52,17 +51,6 @@ class Kernels:
                 await anyio.sleep_forever()
         finally:
             self._tasks = None
-
-    def look_ahead(self, tenancy: Tenancy) -> None:
-        """Find the kernels of a lease that has just been granted, and speak with those that run
-        already, so that the first call need not. Synchronous; what fails is tried again by that.
-        """
-        if tenancy.lease.terms.spec.kernels and self._tasks is not None:
-            self._tasks.start_soon(self._look, tenancy, name=f"kernels-{tenancy.lease.id}")
-
-    async def _look(self, tenancy: Tenancy) -> None:
-        with suppress(SandboxdError, GuestLost, TimeoutError):
-            await self._kernels(tenancy)
 
     async def start(self, lease_id: str, order: KernelOrder, *, owner: str | None) -> Kernel:
         """Create or attach; returns once it takes cells. A new one is one that ran before the

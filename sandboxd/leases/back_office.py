@@ -15,7 +15,6 @@ from sandboxd.clock import Clock
 from sandboxd.leases.book import Book
 from sandboxd.leases.slots import Slots
 from sandboxd.leases.store import LeaseStore
-from sandboxd.leases.tenancy import Tenancy
 from sandboxd.leases.terms import LeaseOrder
 from sandboxd.pool.house import House
 from sandboxd.telemetry.events import Events
@@ -48,10 +47,7 @@ class Alarm:
 
 @dataclass(slots=True, kw_only=True)
 class BackOffice:
-    """What granting, ending and the desk itself work on. `tasks` is there while the desk runs.
-
-    when_granted: told of each lease as its caller is. Synchronous, and must not raise.
-    """
+    """What granting, ending and the desk itself work on. `tasks` is there while the desk runs."""
 
     backend: Backend
     store: LeaseStore
@@ -64,7 +60,6 @@ class BackOffice:
     alarm: Alarm = field(default_factory=Alarm)
     tasks: TaskGroup | None = None
     gates: list[Gate] = field(default_factory=list)
-    when_granted: list[Callable[[Tenancy], None]] = field(default_factory=list)
 
     @property
     def open(self) -> bool:

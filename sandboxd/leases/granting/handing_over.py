@@ -133,8 +133,6 @@ class HandingOver:
         )
         log.info("lease.granted", sandbox_id=lease.id, pool=pool, warm=lease.warm)
         tenancy.settled.set()
-        for hear in self._office.when_granted:
-            hear(tenancy)
         self._office.alarm.by(min(tenancy.warn_at or hard_at, tenancy.idle_at or hard_at))
         if tenancy.unwanted is not None:
             self._endings.end(tenancy, tenancy.unwanted, detail=tenancy.unwanted_because)
