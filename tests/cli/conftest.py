@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from anyio.abc import Process
 
 from sandboxd.demo.embedded import EmbeddedDaemon, embedded_daemon
 from sandboxd_client import AsyncSandboxd
+from tests.support.daemon import run_daemon
 
 ROOT = Path(__file__).parent.parent.parent
 CONFIG = '[templates.python]\nimage = "host"\npool = {ready = 1, max = 8}\n'
@@ -69,6 +70,13 @@ class Program:
 def anyio_backend() -> tuple[str, dict[str, bool]]:
     """Processes are real, so the loop is too; a module's tests share it and the daemon."""
     return ("asyncio", {"use_uvloop": False})
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A daemon with real sandboxes, for a module's tests."""
+    with run_daemon(tmp_path_factory.mktemp("real"), backend="local", config=CONFIG) as running:
+        yield running.url
 
 
 @pytest.fixture(scope="module")

@@ -14,10 +14,9 @@ import pytest
 from sandboxd.cli.inside.completing import matches_of
 from sandboxd.cli.inside.repl import cells_of, is_complete
 from sandboxd_client import Sandbox, Sandboxd
-from tests.support.daemon import ROOT, run_daemon
+from tests.support.daemon import ROOT
 from tests.support.screen import Person, at_terminal
 
-CONFIG = '[templates.python]\nimage = "host"\npool = {ready = 1, max = 8}\n'
 # What IPython completes with by default takes seconds the first time.
 _PLAIN_COMPLETION = "%config IPCompleter.use_jedi = False"
 PROGRAM = (sys.executable, "-m", "sandboxd")
@@ -45,13 +44,6 @@ class Desk:
             timeout=15,
             check=False,
         )
-
-
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A daemon with real sandboxes."""
-    with run_daemon(tmp_path_factory.mktemp("repl"), backend="local", config=CONFIG) as daemon:
-        yield daemon.url
 
 
 @pytest.fixture

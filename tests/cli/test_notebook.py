@@ -19,9 +19,8 @@ import pytest
 from sandboxd.cli.faults import CliError
 from sandboxd.cli.inside.notebook_file import read_notebook
 from sandboxd_client import Sandboxd
-from tests.support.daemon import ROOT, run_daemon
+from tests.support.daemon import ROOT
 
-CONFIG = '[templates.python]\nimage = "host"\npool = {ready = 1, max = 8}\n'
 OLD = {"output_type": "stream", "name": "stdout", "text": "from another run"}
 
 
@@ -74,13 +73,6 @@ class Desk:
             finally:
                 process.kill()
         return process.returncode, out, err
-
-
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A daemon with real sandboxes."""
-    with run_daemon(tmp_path_factory.mktemp("notebook"), backend="local", config=CONFIG) as daemon:
-        yield daemon.url
 
 
 @pytest.fixture

@@ -17,10 +17,9 @@ import pytest
 
 from sandboxd.cli.inside.escape import Escape
 from sandboxd_client import Sandbox, Sandboxd
-from tests.support.daemon import ROOT, run_daemon
+from tests.support.daemon import ROOT
 from tests.support.screen import Person, at_terminal
 
-CONFIG = '[templates.python]\nimage = "host"\npool = {ready = 1, max = 8}\n'
 PROGRAM = (sys.executable, "-m", "sandboxd")
 
 
@@ -45,13 +44,6 @@ class Desk:
             timeout=15,
             check=False,
         )
-
-
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A daemon with real sandboxes."""
-    with run_daemon(tmp_path_factory.mktemp("shell"), backend="local", config=CONFIG) as daemon:
-        yield daemon.url
 
 
 @pytest.fixture
