@@ -9,7 +9,7 @@ import anyio
 from sandboxd.errors import SandboxdError
 from sandboxd.guest.kernels import Channel, Missing
 from sandboxd.kernels import verdicts
-from sandboxd.kernels.cells import CellRun, fingerprint_of
+from sandboxd.kernels.cells import CellRun
 from sandboxd.kernels.messages import Message
 from sandboxd.kernels.requests import cell_id_of, read_request
 from sandboxd.model.kernel import CellOrder
@@ -76,7 +76,7 @@ class CellBook:
                 ErrorCode.CONFLICT, f"cell {order.cell_id!r} has ended, and was forgotten since"
             )
         known = self._cells.get(order.cell_id)
-        if known is not None and known.run.fingerprint() != fingerprint_of(order.code):
+        if known is not None and known.run.order.code != order.code:
             raise SandboxdError(
                 ErrorCode.CONFLICT, f"cell_id {order.cell_id!r} belongs to other code"
             )

@@ -6,7 +6,6 @@ waits or sends.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections import deque
 from collections.abc import Mapping
@@ -118,10 +117,6 @@ class CellRun:
     def _past(self) -> bool:
         """Whether what comes now is late: its journal is closed, though it may not be over yet."""
         return self.over or self.settled
-
-    def fingerprint(self) -> str:
-        """Equal for the same code, so that a `cell_id` used for other code is noticed."""
-        return fingerprint_of(self.order.code)
 
     # What the kernel says of it.
 
@@ -278,11 +273,6 @@ class CellRun:
 
 
 _INTERRUPTS = {"KeyboardInterrupt", "InterruptedError", "Interrupt"}
-
-
-def fingerprint_of(code: str) -> str:
-    """Of code."""
-    return hashlib.sha256(code.encode(errors="surrogatepass")).hexdigest()[:32]
 
 
 def _error_of(message: Message) -> CellError:

@@ -89,23 +89,12 @@ class Kernels:
         tenancy = self._desk.look_at(lease_id, owner=owner)
         return (await self._known(tenancy, kernel_id)).shown()
 
-    async def execute(
-        self, lease_id: str, kernel_id: str, order: CellOrder, *, owner: str | None
-    ) -> Cell:
-        """Run a cell, and wait for its end. Same `cell_id`: the same cell, whose end is waited for.
-
-        Raises `conflict`, `kernel_busy`, `kernel_died`. Cancelled: the cell runs on.
-        """
-        with self._desk.using(lease_id, owner=owner) as tenancy:
-            kernel = await self._find(tenancy, kernel_id)
-            ticket = kernel.submit(order)
-            await ticket.ended.wait()
-            return self._concluded(tenancy, ticket)
-
     async def submit(
         self, lease_id: str, kernel_id: str, order: CellOrder, *, owner: str | None
     ) -> Cell:
-        """Give it a cell without waiting for its end; the cell as it is now."""
+        """Give it a cell without waiting for its end; the cell as it is now. Same `cell_id`: the
+        same cell. Raises `conflict`, `kernel_busy`, `kernel_died`.
+        """
         with self._desk.using(lease_id, owner=owner) as tenancy:
             kernel = await self._find(tenancy, kernel_id)
             return kernel.submit(order).run.cell()

@@ -74,11 +74,10 @@ def _read_v1(data: bytes) -> Order:
     channel, *parts = _cut(data)
     if len(parts) < _PARTS:
         raise NoFrame("a message has too few parts")
-    for part in parts[:_PARTS]:
-        if not isinstance(json.loads(part), dict):
-            raise NoFrame("a part of a message is no object")
-    name = channel.decode("utf-8", "replace")
-    return _order(name, json.loads(parts[0]), tuple(parts))
+    header, *others = map(json.loads, parts[:_PARTS])
+    if not all(isinstance(part, dict) for part in (header, *others)):
+        raise NoFrame("a part of a message is no object")
+    return _order(channel.decode("utf-8", "replace"), header, tuple(parts))
 
 
 def _cut(data: bytes) -> list[bytes]:
