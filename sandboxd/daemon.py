@@ -29,10 +29,10 @@ from sandboxd.backends.protocol import Backend
 from sandboxd.clock import Clock, SystemClock
 from sandboxd.egress.outside import Outside, own_door
 from sandboxd.errors import SandboxdError
-from sandboxd.kernel.allocator import give_back_large_blocks
 from sandboxd.leases.sqlite_store import open_sqlite_store
 from sandboxd.leases.store import LeaseStore
 from sandboxd.leases.ways_out import WayOutSettings
+from sandboxd.linux.allocator import give_back_large_blocks
 from sandboxd.model.quota import Quota
 from sandboxd.rooms import Foundation, Rooms, open_rooms
 from sandboxd.server import BACKLOG, Server, bind, build_server

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from sandboxd.backends.local import LocalSettings
 from sandboxd.backends.local.boxes import parse_documents
-from sandboxd.kernel.processes import ProcessMark, start_ticks
+from sandboxd.linux.processes import ProcessMark, start_ticks
 from tests.faults.inhabitants import Process, held, parent_of, words_of
 from tests.support.docker_service import Containers, config_on
 from tests.support.engine import TestEngine, engine, load_test_image

@@ -14,7 +14,7 @@ from anyio import to_thread
 from sandboxd.backends.docker import DockerBackend
 from sandboxd.backends.protocol import BoxRef
 from sandboxd.guest import Guest
-from sandboxd.kernel.cgroups import GUEST_PIDS
+from sandboxd.linux.cgroups import GUEST_PIDS
 from sandboxd.model.claim import Claim
 from sandboxd.model.command import Command, ExecRecord
 from sandboxd.model.ids import new_id

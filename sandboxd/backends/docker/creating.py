@@ -15,7 +15,7 @@ from sandboxd.guest.inside import (
     KEPT_ENV,
     READ_BY_THE_GUEST,
 )
-from sandboxd.kernel.cgroups import GUEST_PIDS
+from sandboxd.linux.cgroups import GUEST_PIDS
 
 Body = dict[str, Any]  # JSON, as the engine's API has it
 

@@ -33,7 +33,7 @@ from sandboxd.errors import SandboxdError
 from sandboxd.guest.binary import guest_binary
 from sandboxd.guest.inside import MAX_SOCKET_PATH_BYTES
 from sandboxd.guest.run_dir import default_run_dir
-from sandboxd.kernel.group_readings import mounted_hierarchies
+from sandboxd.linux.group_readings import mounted_hierarchies
 from sandboxd.model.ids import new_id
 
 MEND_ENGINE = (

@@ -45,7 +45,7 @@ from sandboxd.backends.docker.watching.readings import EngineGroup
 from sandboxd.backends.protocol import Capabilities
 from sandboxd.guest.binary import guest_binary
 from sandboxd.guest.run_dir import open_run_dir
-from sandboxd.kernel.group_readings import Group, group_of, mounted_hierarchies
+from sandboxd.linux.group_readings import Group, group_of, mounted_hierarchies
 
 _CLOSING_S = 10.0
 

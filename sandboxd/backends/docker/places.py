@@ -18,7 +18,7 @@ from pathlib import Path
 from sandboxd.errors import SandboxdError
 from sandboxd.guest.inside import MAX_SOCKET_PATH_BYTES, SOCKET_NAME
 from sandboxd.guest.run_dir import close_run_dir
-from sandboxd.kernel.trees import remove_tree, spread
+from sandboxd.linux.trees import remove_tree, spread
 from sandboxd.wire.codes import ErrorCode
 
 _BOX_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")

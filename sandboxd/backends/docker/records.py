@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sandboxd.backends.docker.labels import limits_of
 from sandboxd.backends.protocol import BoxRef
-from sandboxd.kernel.processes import ProcessMark
+from sandboxd.linux.processes import ProcessMark
 
 NAME = "docker"
 

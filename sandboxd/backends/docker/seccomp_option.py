@@ -11,7 +11,7 @@ from sandboxd.backends.docker.engine import Engine, EngineRefused
 from sandboxd.backends.docker.probing import Info, has_seccomp
 from sandboxd.backends.docker.reaching.host_paths import HostPaths
 from sandboxd.backends.docker.refusals import call_refused
-from sandboxd.kernel.seccomp_profile import profile_for
+from sandboxd.linux.seccomp_profile import profile_for
 
 _FILE = "seccomp.json"
 

@@ -30,8 +30,8 @@ from sandboxd.backends.protocol import (
     Readings,
 )
 from sandboxd.errors import SandboxdError
-from sandboxd.kernel.cgroups import Cgroups
-from sandboxd.kernel.processes import ProcessMark, has_ended, open_pidfd
+from sandboxd.linux.cgroups import Cgroups
+from sandboxd.linux.processes import ProcessMark, has_ended, open_pidfd
 from sandboxd.model.template import BoxSpec
 from sandboxd.wire.codes import ErrorCode
 

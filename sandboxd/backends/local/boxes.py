@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from sandboxd.errors import SandboxdError
-from sandboxd.kernel.processes import ProcessMark, pids_naming
-from sandboxd.kernel.trees import remove_tree, spread
+from sandboxd.linux.processes import ProcessMark, pids_naming
+from sandboxd.linux.trees import remove_tree, spread
 from sandboxd.wire.codes import ErrorCode
 
 _BOX_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")

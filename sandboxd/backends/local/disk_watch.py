@@ -14,8 +14,8 @@ from sandboxd.backends.local.living import LivingBox, Roster
 from sandboxd.backends.local.written import written_bytes
 from sandboxd.backends.parts.deaths import over_disk
 from sandboxd.backends.parts.disk_rounds import DiskRounds
-from sandboxd.kernel.cgroups import Cgroups
-from sandboxd.kernel.processes import family
+from sandboxd.linux.cgroups import Cgroups
+from sandboxd.linux.processes import family
 
 
 class DiskWatch:

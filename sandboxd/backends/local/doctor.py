@@ -22,7 +22,7 @@ from sandboxd.errors import SandboxdError
 from sandboxd.guest.binary import guest_binary
 from sandboxd.guest.inside import MAX_SOCKET_PATH_BYTES
 from sandboxd.guest.run_dir import default_run_dir
-from sandboxd.kernel.cgroups import Cgroups, find_cgroups
+from sandboxd.linux.cgroups import Cgroups, find_cgroups
 from sandboxd.model.ids import new_id
 
 # A pidfd, a socket or two, and a kernel's five channels for each box; and the daemon's own.

@@ -19,8 +19,8 @@ from sandboxd.backends.parts.kernel_word import at_own_limit
 from sandboxd.backends.parts.oom_counts import OomCounts
 from sandboxd.backends.parts.roll import Roll
 from sandboxd.backends.protocol import Death, Readings
-from sandboxd.kernel.cgroups import Cgroups
-from sandboxd.kernel.processes import (
+from sandboxd.linux.cgroups import Cgroups
+from sandboxd.linux.processes import (
     boot_id,
     ended,
     has_ended,

@@ -32,8 +32,8 @@ from sandboxd.backends.protocol import Capabilities, LimitKind
 from sandboxd.errors import SandboxdError
 from sandboxd.guest.binary import guest_binary
 from sandboxd.guest.run_dir import close_run_dir, open_run_dir
-from sandboxd.kernel.cgroups import Cgroups, find_cgroups
-from sandboxd.kernel.seccomp import filter_for_this_machine
+from sandboxd.linux.cgroups import Cgroups, find_cgroups
+from sandboxd.linux.seccomp import filter_for_this_machine
 from sandboxd.wire.codes import ErrorCode
 
 _INSTALLATION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\Z")

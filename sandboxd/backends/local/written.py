@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from sandboxd.kernel.open_files import unlinked_bytes
-from sandboxd.kernel.trees import disk_usage
+from sandboxd.linux.open_files import unlinked_bytes
+from sandboxd.linux.trees import disk_usage
 
 
 def written_bytes(home: Path, *, first: int, pids: Sequence[int], enough_bytes: int) -> int:

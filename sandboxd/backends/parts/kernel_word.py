@@ -5,8 +5,8 @@ from __future__ import annotations
 from anyio import to_thread
 
 from sandboxd.backends.parts.deaths import KILLED
-from sandboxd.kernel.kernel_log import killed_at_own_limit
-from sandboxd.kernel.processes import ProcessMark
+from sandboxd.linux.kernel_log import killed_at_own_limit
+from sandboxd.linux.processes import ProcessMark
 
 
 async def at_own_limit(

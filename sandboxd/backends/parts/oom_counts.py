@@ -6,7 +6,7 @@ kills both, one after the other. A look in between sees the count of the end in 
 
 from __future__ import annotations
 
-from sandboxd.kernel.group_readings import GroupReadings
+from sandboxd.linux.group_readings import GroupReadings
 
 _SETTLED_S = 5.0  # a rise that the box outlived by so much was none of its end
 

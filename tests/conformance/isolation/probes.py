@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from sandboxd.kernel.syscall_numbers import ARCHITECTURES
+from sandboxd.linux.syscall_numbers import ARCHITECTURES
 from tests.contract.speaker import Speaker
 
 _FRAME = """

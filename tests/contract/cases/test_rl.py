@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from sandboxd.kernel.cgroups import GUEST_PIDS
+from sandboxd.linux.cgroups import GUEST_PIDS
 from tests.contract.cases.houses import House
 from tests.contract.speaker import Speaker, eventually
 

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from sandboxd.kernel.cgroups import GUEST_PIDS
+from sandboxd.linux.cgroups import GUEST_PIDS
 from tests.contract.speaker import Speaker, eventually, problem, rss_bytes
 from tests.support.cells import Kernel, open_kernel
 from tests.support.daemon import RunningDaemon

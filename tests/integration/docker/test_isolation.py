@@ -15,7 +15,7 @@ import pytest
 
 from sandboxd.errors import SandboxdError
 from sandboxd.guest import Guest
-from sandboxd.kernel.syscall_numbers import ARCHITECTURES
+from sandboxd.linux.syscall_numbers import ARCHITECTURES
 from sandboxd.model.claim import Claim
 from sandboxd.model.command import Command
 from sandboxd.model.ids import new_id

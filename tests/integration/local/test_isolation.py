@@ -14,7 +14,7 @@ import pytest
 from sandboxd.backends.local import LocalBackend
 from sandboxd.backends.protocol import BoxRef
 from sandboxd.errors import SandboxdError
-from sandboxd.kernel.syscall_numbers import AARCH64, X86_64
+from sandboxd.linux.syscall_numbers import AARCH64, X86_64
 from sandboxd.wire.codes import ErrorCode, Fault
 from tests.integration.local.conftest import Run, order, sh
 

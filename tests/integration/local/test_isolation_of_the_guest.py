@@ -15,7 +15,7 @@ from sandboxd.backends.local import LocalBackend, LocalSettings, open_local
 from sandboxd.backends.protocol import BoxRef
 from sandboxd.errors import SandboxdError
 from sandboxd.guest import GuestLost
-from sandboxd.kernel.trees import disk_usage
+from sandboxd.linux.trees import disk_usage
 from sandboxd.model.command import ExecRecord
 from sandboxd.wire.codes import EndReason, ErrorCode, Fault, Outcome
 from tests.integration.local.conftest import Run, dispose_all, order, sh

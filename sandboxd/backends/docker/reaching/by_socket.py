@@ -20,7 +20,7 @@ from sandboxd.backends.protocol import Death
 from sandboxd.errors import SandboxdError
 from sandboxd.guest.inside import GUEST_INSIDE, SHARED_INSIDE, SOCKET_INSIDE
 from sandboxd.guest.proven import NotTheGuest, says_hello
-from sandboxd.kernel.processes import (
+from sandboxd.linux.processes import (
     ProcessMark,
     has_ended,
     mark_process,

@@ -19,8 +19,8 @@ from sandboxd.backends.parts.deaths import Evidence, judge, rebooted
 from sandboxd.backends.parts.kernel_word import at_own_limit
 from sandboxd.backends.protocol import Death
 from sandboxd.errors import SandboxdError
-from sandboxd.kernel.group_readings import GroupReadings
-from sandboxd.kernel.processes import boot_id
+from sandboxd.linux.group_readings import GroupReadings
+from sandboxd.linux.processes import boot_id
 from sandboxd.wire.codes import ErrorCode
 
 _WORD_S = 2.0  # for the engine to tell of a death, after it

@@ -17,8 +17,8 @@ from sandboxd.backends.docker.watching.written import Written
 from sandboxd.backends.parts.oom_counts import OomCounts
 from sandboxd.backends.parts.roll import Roll
 from sandboxd.backends.protocol import Death
-from sandboxd.kernel.group_readings import Group, GroupReadings
-from sandboxd.kernel.processes import ended, has_ended, is_ending, kill
+from sandboxd.linux.group_readings import Group, GroupReadings
+from sandboxd.linux.processes import ended, has_ended, is_ending, kill
 
 _MAX_SIGNALS = 16  # remembered of one box
 

@@ -10,7 +10,7 @@ from docker import APIClient
 
 from sandboxd.backends.docker.engine import EngineRefused, translated
 from sandboxd.errors import SandboxdError
-from sandboxd.kernel.group_readings import GroupReadings
+from sandboxd.linux.group_readings import GroupReadings
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sandboxd.kernel.open_files import unlinked_bytes
-from sandboxd.kernel.trees import disk_usage
+from sandboxd.linux.open_files import unlinked_bytes
+from sandboxd.linux.trees import disk_usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,8 +29,8 @@ from sandboxd.backends.protocol import BoxOrder
 from sandboxd.errors import SandboxdError
 from sandboxd.guest.inside import MAX_SOCKET_PATH_BYTES
 from sandboxd.guest.proven import NotTheGuest, says_hello
-from sandboxd.kernel.cgroups import Cgroups
-from sandboxd.kernel.processes import (
+from sandboxd.linux.cgroups import Cgroups
+from sandboxd.linux.processes import (
     ProcessMark,
     has_ended,
     mark_process,

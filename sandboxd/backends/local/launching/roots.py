@@ -20,7 +20,7 @@ from sandboxd.backends.local.launching.skeletons import Skeleton, lay_out
 from sandboxd.backends.local.launching.stage import Stage
 from sandboxd.errors import SandboxdError
 from sandboxd.guest.inside import GUEST_INSIDE, SHARED_INSIDE
-from sandboxd.kernel.trees import make_directory
+from sandboxd.linux.trees import make_directory
 from sandboxd.wire.codes import ErrorCode
 
 HOST_IMAGE = "host"

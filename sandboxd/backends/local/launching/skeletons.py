@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from sandboxd.kernel.trees import make_directory, remove_tree
+from sandboxd.linux.trees import make_directory, remove_tree
 
 _OWN_DIRECTORIES = {
     "/": 0o755,

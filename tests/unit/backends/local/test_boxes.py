@@ -10,7 +10,7 @@ import pytest
 
 from sandboxd.backends.local.boxes import BoxRecord, BoxShelf, BoxStatus, parse_status
 from sandboxd.errors import SandboxdError
-from sandboxd.kernel.processes import ProcessMark
+from sandboxd.linux.processes import ProcessMark
 from sandboxd.wire.codes import ErrorCode
 
 RECORD = BoxRecord(

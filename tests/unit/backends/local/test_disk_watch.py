@@ -13,8 +13,8 @@ import pytest
 from sandboxd.backends.local.boxes import BoxRecord, BoxShelf
 from sandboxd.backends.local.disk_watch import DiskWatch
 from sandboxd.backends.local.living import LivingBox, Roster
-from sandboxd.kernel.cgroups import Cgroups, CgroupsV2, NoCgroups
-from sandboxd.kernel.processes import mark_process
+from sandboxd.linux.cgroups import Cgroups, CgroupsV2, NoCgroups
+from sandboxd.linux.processes import mark_process
 
 pytestmark = pytest.mark.anyio
 

@@ -8,8 +8,8 @@ import struct
 from collections.abc import Iterator, Sequence
 
 from sandboxd.errors import SandboxdError
-from sandboxd.kernel.syscall_numbers import ARCHITECTURES, Architecture
-from sandboxd.kernel.syscall_rules import (
+from sandboxd.linux.syscall_numbers import ARCHITECTURES, Architecture
+from sandboxd.linux.syscall_rules import (
     REFUSALS,
     Among,
     AnyBit,

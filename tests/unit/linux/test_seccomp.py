@@ -7,9 +7,9 @@ import struct
 
 import pytest
 
-from sandboxd.kernel.seccomp import build_filter
-from sandboxd.kernel.syscall_numbers import AARCH64, X86_64, Architecture
-from sandboxd.kernel.syscall_rules import REFUSALS
+from sandboxd.linux.seccomp import build_filter
+from sandboxd.linux.syscall_numbers import AARCH64, X86_64, Architecture
+from sandboxd.linux.syscall_rules import REFUSALS
 
 ALLOW = 0x7FFF0000
 KILL = 0x80000000

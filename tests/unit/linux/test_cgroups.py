@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.kernel.cgroups import CgroupsV2, NoCgroups
+from sandboxd.linux.cgroups import CgroupsV2, NoCgroups
 from sandboxd.model.template import Resources
 
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandboxd.kernel.seccomp_profile import complement, profile_for
-from sandboxd.kernel.syscall_numbers import X86_64
-from tests.unit.kernel.test_seccomp import ALLOW, verdict
+from sandboxd.linux.seccomp_profile import complement, profile_for
+from sandboxd.linux.syscall_numbers import X86_64
+from tests.unit.linux.test_seccomp import ALLOW, verdict
 
 PROFILE = json.loads(profile_for("x86_64"))
 CALLS = sorted(X86_64.numbers)

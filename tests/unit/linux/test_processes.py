@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 
-from sandboxd.kernel.processes import family
+from sandboxd.linux.processes import family
 
 # The first of them is an orphan at once; it says its number and waits for the end of its input.
 _TREE = "(sh -c 'echo $$; read end' <&3 &) 3<&0; sh -c 'echo $$; read end'"

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any
 
-from sandboxd.kernel.syscall_numbers import ARCHITECTURES
-from sandboxd.kernel.syscall_rules import (
+from sandboxd.linux.syscall_numbers import ARCHITECTURES
+from sandboxd.linux.syscall_rules import (
     REFUSALS,
     Among,
     AnyBit,

@@ -11,13 +11,13 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from pathlib import Path
 from typing import Protocol
 
-from sandboxd.kernel.group_readings import (
+from sandboxd.linux.group_readings import (
     GroupReadings,
     GroupV1,
     GroupV2,
     mounted_hierarchies,
 )
-from sandboxd.kernel.trees import make_directory
+from sandboxd.linux.trees import make_directory
 from sandboxd.model.template import Resources
 
 _PERIOD_US = 100_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sandboxd.kernel.kernel_log import find_kill
+from sandboxd.linux.kernel_log import find_kill
 
 GROUP = "5f3a"
 OWN = "oom_memcg=/boxes/5f3a,task_memcg=/boxes/5f3a"

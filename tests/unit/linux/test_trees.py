@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.kernel.trees import disk_usage, remove_tree, spread
+from sandboxd.linux.trees import disk_usage, remove_tree, spread
 
 NO_END = 1 << 62
 
@@ -50,7 +50,7 @@ def test_unreadable_directories_are_removed(tmp_path: Path) -> None:
 def test_a_directory_has_its_mode_whatever_the_umask(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; "
-        "from sandboxd.kernel.trees import make_directory; "
+        "from sandboxd.linux.trees import make_directory; "
         "make_directory(Path(sys.argv[1]), mode=0o755); "
         "make_directory(Path(sys.argv[2]), mode=0o1777)"
     )
