@@ -15,7 +15,7 @@ from sandboxd.guest.inside import (
     KEPT_ENV,
     READ_BY_THE_GUEST,
 )
-from sandboxd.linux.cgroups import GUEST_PIDS
+from sandboxd.linux.cgroups import GUEST_PIDS, yielding_shares
 
 Body = dict[str, Any]  # JSON, as the engine's API has it
 
@@ -118,6 +118,8 @@ def _limits(plan: ContainerPlan) -> Body:
     memory = resources.memory_mb * _MIB
     return {
         "NanoCpus": int(resources.cpu * 1e9),
+        # Where containers stand beside the machine's services, the daemon does not wait for them.
+        "CpuShares": yielding_shares(resources.cpu),
         "Memory": memory,
         "MemorySwap": memory,  # the two together: no swap beside the memory
         "PidsLimit": resources.pids + GUEST_PIDS,

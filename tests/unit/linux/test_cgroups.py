@@ -20,7 +20,7 @@ def base(tmp_path: Path) -> Path:
     (level / "cgroup.subtree_control").write_text("")
     box = level / "box"
     box.mkdir()
-    for name in ("memory.max", "memory.swap.max", "pids.max", "cpu.max"):
+    for name in ("memory.max", "memory.swap.max", "pids.max", "cpu.max", "cpu.weight"):
         (box / name).touch()  # the kernel's part
     return tmp_path
 
@@ -40,6 +40,21 @@ def test_all_together_leave_process_numbers_to_the_machine(base: Path) -> None:
     CgroupsV2(base, "level")
     most = int(Path("/proc/sys/kernel/pid_max").read_text())
     assert 0.8 * most < int((base / "level" / "pids.max").read_text()) < most
+
+
+def test_all_together_yield_to_others_and_among_themselves_weigh_what_they_may_use(
+    base: Path,
+) -> None:
+    (base / "level" / "cpu.weight").touch()
+    CgroupsV2(base, "level").create("box", Resources(cpu=1.5))
+    assert (base / "level" / "cpu.weight").read_text() == "10"  # others have 100
+    assert (base / "level" / "box" / "cpu.weight").read_text() == "150"
+
+
+def test_a_kernel_that_does_not_weigh_groups_is_fine(base: Path) -> None:
+    (base / "level" / "box" / "cpu.weight").unlink()
+    CgroupsV2(base, "level").create("box", Resources())
+    assert not (base / "level" / "box" / "cpu.weight").exists()
 
 
 def test_children_are_given_controllers(base: Path) -> None:
