@@ -29,8 +29,8 @@ _BY_CHILD = "import os, subprocess; subprocess.run(['kill', '-9', str(os.getpid(
 _FILL = """
 import os
 try:
-    with open('/workspace/full', 'wb', buffering=0) as file:
-        for _ in range(80): file.write(bytes(1 << 20))
+    with open('{path}', 'wb', buffering=0) as file:
+        for _ in range({mb}): file.write(bytes(1 << 20))
 except OSError as error: print(error)
 print('after')
 """
@@ -114,16 +114,29 @@ def test_a_kernel_that_takes_all_memory_has_died_of_it_and_its_sandbox_lives(
     assert kernel.ok("1") == "1"
 
 
-def test_a_full_disk_is_the_cells_own_error_and_cells_run_on(
-    limited: Speaker, can: dict[str, Any]
-) -> None:
+def test_a_full_file_system_is_the_cells_own_error_and_cells_run_on(limited: Speaker) -> None:
     kernel = open_kernel(limited)
-    cell = kernel.run(_FILL, timeout_s=60)
-    if cell["outcome"] == "ok" and "No space left" not in cell["stdout"]:
-        pytest.skip("this machine's sandboxes are measured, not bounded")
-    assert cell["stdout"].endswith("after\n")
+    assert "No space left" in kernel.ok(_FILL.format(path="/dev/shm/full", mb=200))
     assert kernel.ok("1 + 1") == "2"
-    assert kernel.ok("import os; os.remove('/workspace/full')") == ""
+    assert kernel.ok("import os; os.remove('/dev/shm/full')") == ""
+
+
+def test_a_disk_that_a_cell_fills_ends_the_cell_or_the_sandbox_by_name(limited: Speaker) -> None:
+    kept = limited.get("").json()["limits"]["disk"]
+    if kept == "none":
+        pytest.skip("this machine neither keeps nor watches a limit of disk")
+    kernel = open_kernel(limited)
+    code = _FILL.format(path="/workspace/full", mb=80)
+    if kept == "enforced":
+        assert "No space left" in kernel.ok(code, timeout_s=60)
+        return
+    began = time.monotonic()
+    told = kernel.call("execute", code=f"{code}\nimport time; time.sleep(60)", timeout_s=60)
+    assert time.monotonic() - began < 40
+    body = problem(told, 410, "sandbox_lost")
+    assert (body["fault"], body["mask"]) == ("agent", False)
+    end = body["details"]["end"]
+    assert (end["reason"], end["code"]) == ("disk", "disk_full")
 
 
 @pytest.mark.parametrize("ends", ["timeout", "interrupt"])
