@@ -14,17 +14,12 @@ from anyio import to_thread
 from sandboxd.backends.docker import DockerBackend
 from sandboxd.backends.protocol import BoxRef
 from sandboxd.guest import Guest
-from sandboxd.linux.cgroups import GUEST_PIDS
 from sandboxd.model.claim import Claim
 from sandboxd.model.command import Command, ExecRecord
 from sandboxd.model.ids import new_id
 from sandboxd.model.template import BoxSpec
 from tests.support.docker_boxes import order
-
-_READ_LIMITS = (
-    "cd /sys/fs/cgroup; cat pids/pids.max memory/memory.limit_in_bytes 2>/dev/null"
-    " || cat pids.max memory.max"
-)
+from tests.support.limits import READ_LIMITS, assert_held
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +60,9 @@ async def target(backend: DockerBackend, spec: BoxSpec) -> AsyncIterator[Target]
         # The life is the watchdog: the guest ends itself and all that runs here.
         await guest.claim(Claim(lease_id=new_id("sbx"), workdir="/workspace", life_s=120))
         opened = Target(backend, box, guest)
-        pids, memory = map(int, (await opened.says(_READ_LIMITS)).split())
-        assert pids == spec.resources.pids + GUEST_PIDS
-        assert memory == spec.resources.memory_mb << 20
+        wanted = spec.resources
+        read = await opened.says(READ_LIMITS)
+        assert_held(read, pids=wanted.pids, memory_mb=wanted.memory_mb)
         yield opened
     finally:
         await guest.aclose()

@@ -14,9 +14,9 @@ from typing import Any
 import httpx
 import pytest
 
-from sandboxd.linux.cgroups import GUEST_PIDS
 from tests.contract.cases.houses import House
 from tests.contract.speaker import Speaker, eventually
+from tests.support.limits import READ_LIMITS, assert_held
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -26,10 +26,6 @@ _TYPED_S = 15.0
 _NEIGHBOUR_S = 2.0
 _DISK_MB = 24
 _DISK_S = 60.0  # two rounds of measuring, on a busy machine
-_READ_LIMITS = (
-    "cd /sys/fs/cgroup; cat pids/pids.max memory/memory.limit_in_bytes 2>/dev/null"
-    " || cat pids.max memory.max"
-)
 _READ_MEMORY = (
     "cd /sys/fs/cgroup; cat memory/memory.usage_in_bytes 2>/dev/null || cat memory.current"
 )
@@ -75,9 +71,8 @@ def limited(http: httpx.Client, **resources: int) -> Iterator[Speaker]:
     body = http.post("/v1/sandboxes", json=order).json()
     made = Speaker(http, f"/v1/sandboxes/{body['id']}")
     try:
-        pids, memory = map(int, made.exec(_READ_LIMITS)["stdout"].split())
-        assert pids == asked["pids"] + GUEST_PIDS
-        assert memory == asked["memory_mb"] * _MB
+        read = made.exec(READ_LIMITS)["stdout"]
+        assert_held(read, pids=asked["pids"], memory_mb=asked["memory_mb"])
         yield made
     finally:
         assert http.delete(made.path, params={"wait_s": 60}, timeout=90).status_code == 200

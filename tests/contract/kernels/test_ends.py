@@ -11,19 +11,15 @@ from typing import Any
 import httpx
 import pytest
 
-from sandboxd.linux.cgroups import GUEST_PIDS
 from tests.contract.speaker import Speaker, eventually, problem, rss_bytes
 from tests.support.cells import Kernel, open_kernel
 from tests.support.daemon import RunningDaemon
+from tests.support.limits import READ_LIMITS, assert_held
 
 pytestmark = pytest.mark.timeout(180)
 
 _MB = 1 << 20
 _LIFE_S = 120  # the watchdog: whatever a test forgets is over by then
-_READ_LIMITS = (
-    "cd /sys/fs/cgroup; cat pids/pids.max memory/memory.limit_in_bytes 2>/dev/null"
-    " || cat pids.max memory.max"
-)
 _HOG = "held = [bytearray(1 << 24) for _ in range(10_000)]"
 _BY_CHILD = "import os, subprocess; subprocess.run(['kill', '-9', str(os.getpid())])"
 _FILL = """
@@ -43,9 +39,8 @@ def limited(http: httpx.Client) -> Iterator[Speaker]:
     order = {"template": "python", "resources": asked, "timeout_s": _LIFE_S}
     made = Speaker(http, f"/v1/sandboxes/{http.post('/v1/sandboxes', json=order).json()['id']}")
     try:
-        pids, memory = map(int, made.exec(_READ_LIMITS)["stdout"].split())
-        assert pids == asked["pids"] + GUEST_PIDS
-        assert memory == asked["memory_mb"] * _MB
+        read = made.exec(READ_LIMITS)["stdout"]
+        assert_held(read, pids=asked["pids"], memory_mb=asked["memory_mb"])
         yield made
     finally:
         http.delete(made.path)

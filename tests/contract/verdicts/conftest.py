@@ -11,8 +11,9 @@ import pytest
 from sandboxd_client import Sandbox, Sandboxd
 from tests.conftest import EngineHost
 from tests.contract.cases.houses import House, house
-from tests.contract.verdicts.kinds import templates
+from tests.contract.verdicts.kinds import MEMORY_MB, PIDS, templates
 from tests.support.engine import engine, load_test_image, missing
+from tests.support.limits import READ_LIMITS, assert_held
 
 OpenHouse = Callable[..., AbstractContextManager[House]]
 
@@ -44,6 +45,14 @@ def client(shared_house: House) -> Iterator[Sandboxd]:
 def box(client: Sandboxd) -> Iterator[Sandbox]:
     """A sandbox, to be ended."""
     with client.lease("python") as sandbox:
+        yield sandbox
+
+
+@pytest.fixture
+def small(client: Sandboxd) -> Iterator[Sandbox]:
+    """A sandbox whose limits of processes and memory hold, read back."""
+    with client.lease("small") as sandbox:
+        assert_held(sandbox.exec(READ_LIMITS).stdout, pids=PIDS, memory_mb=MEMORY_MB)
         yield sandbox
 
 

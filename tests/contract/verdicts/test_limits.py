@@ -13,7 +13,6 @@ from tests.contract.verdicts.conftest import OpenHouse
 from tests.contract.verdicts.kinds import (
     DISK,
     DISK_MB,
-    PIDS,
     assert_ended,
     refused,
     verdict,
@@ -36,18 +35,6 @@ while time.monotonic() < ends_at:
         time.sleep(0.005)
 END
 """
-
-
-@pytest.fixture
-def small(client: Sandboxd) -> Iterator[Sandbox]:
-    """A sandbox whose limit of processes holds, read back."""
-    with client.lease("small") as sandbox:
-        limits = sandbox.info().limits
-        if limits.get("pids") != "enforced":
-            pytest.skip("this machine keeps no limit of processes")
-        read = "cat /sys/fs/cgroup/pids/pids.max /sys/fs/cgroup/pids.max 2>/dev/null"
-        assert PIDS <= int(sandbox.exec(read).stdout) <= PIDS + 64
-        yield sandbox
 
 
 def test_a_fork_bomb_leaves_no_room_for_more_and_that_is_the_agents(small: Sandbox) -> None:

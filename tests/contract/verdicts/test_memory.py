@@ -33,19 +33,6 @@ _OFFER = (
 )
 
 
-@pytest.fixture
-def small(client: Sandboxd) -> Iterator[Sandbox]:
-    """A sandbox with a limit of memory that holds, read back."""
-    with client.lease("small") as sandbox:
-        if sandbox.info().limits["memory"] != "enforced":
-            pytest.skip("this machine keeps no limit of memory")
-        limit = sandbox.exec(
-            "cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.max 2>/dev/null"
-        )
-        assert int(limit.stdout) == MEMORY_MB * _MB
-        yield sandbox
-
-
 def test_a_command_that_hits_the_sandboxs_limit_ends_oom_and_the_sandbox_lives(
     small: Sandbox,
 ) -> None:
@@ -133,7 +120,10 @@ def test_a_sandbox_that_the_hosts_want_kills_is_masked(starved: tuple[House, San
     assert evidence["memory_peak_bytes"] is None or evidence["memory_peak_bytes"] < _NEAR
 
 
-def test_a_set_up_that_the_sandboxs_own_limit_kills_is_the_tasks_fault(client: Sandboxd) -> None:
+def test_a_set_up_that_the_sandboxs_own_limit_kills_is_the_tasks_fault(
+    client: Sandboxd, small: Sandbox
+) -> None:
+    del small  # which shows that there is a limit
     error = refused(lambda: client.lease("greedy", wait_timeout_s=60))
     assert problem_verdict(error) == ("start_failed", "task", True, False)
     assert "ran out of the sandbox's memory" in str(error)
