@@ -74,7 +74,7 @@ def engine_host() -> Iterator[EngineHost]:
 def far_engine_host() -> Iterator[EngineHost]:
     """The same on as good as another machine: it is reached by TCP, and so are its containers."""
     _need_an_engine()
-    with far_engine(number=os.getpid() % 256) as started:
+    with far_engine() as started:
         yield EngineHost(started.tcp, load_test_image(started))
 
 

@@ -97,7 +97,7 @@ def composed(tmp_path: Path) -> Iterator[Composed]:
     shutil.copytree(ROOT / "examples" / "compose", folder)
     (folder / "api-key").write_text(_KEY)
     (folder / "api-key").chmod(0o600)
-    with far_engine(number=os.getpid() % 256) as engine:
+    with far_engine() as engine:
         image = load_test_image(engine)
         with closing(engine.client()) as client:
             build_daemon_image(client, base=image, wheels=wheels(tmp_path / "wheels"))

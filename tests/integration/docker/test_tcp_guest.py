@@ -39,7 +39,7 @@ _SECRET = b"the secret of an installation"
 def far() -> Iterator[tuple[FarEngine, str]]:
     if gap := missing():
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(gap)
-    with far_engine(number=os.getpid() % 256) as engine:
+    with far_engine() as engine:
         yield engine, load_test_image(engine, name="base")
 
 
@@ -170,10 +170,13 @@ async def test_no_network_at_all_cannot_be_promised_and_is_refused_with_the_mend
 async def test_an_engine_with_tls_lets_in_who_has_a_key_alone(tmp_path: Path) -> None:
     if gap := missing():
         pytest.skip(gap)
-    number = os.getpid() % 128 + 64
     keys = tmp_path / "keys"
-    await anyio.to_thread.run_sync(make_keys, keys, f"10.213.{number}.2")
-    opened = far_engine(number=number, tls=keys)
+
+    def keys_for(address: str) -> Path:
+        make_keys(keys, address)
+        return keys
+
+    opened = far_engine(tls=keys_for)
     engine = await anyio.to_thread.run_sync(opened.__enter__)
     try:
         known = await open_engine(engine.tcp, tls_dir=keys)
