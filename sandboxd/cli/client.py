@@ -11,15 +11,22 @@ from sandboxd_client import AsyncSandboxd, SandboxdError
 
 # A person waits: long enough for a daemon that is just starting, no longer.
 _PATIENCE_S = 2.0
+# With what runs inside, that a restart of the daemon does not end; or a train through a tunnel.
+LASTING_S = 60.0
 _DEFAULT_URL = "http://127.0.0.1:8420"
 
 
 def with_client(
     verb: Callable[[AsyncSandboxd], Awaitable[int]], *, patience_s: float = _PATIENCE_S
 ) -> int:
-    """Run a verb with a client to the daemon that the variables name."""
+    """Run a verb with a client to the daemon that the variables name.
+
+    patience_s: with a daemon that was there; whoever has a wrong address need not wait so long.
+    """
 
     async def run() -> int:
+        if patience_s > _PATIENCE_S:
+            await knock()
         async with AsyncSandboxd(patience_s=patience_s) as client:
             return await verb(client)
 
@@ -27,6 +34,12 @@ def with_client(
         return anyio.run(run)
     except BaseExceptionGroup as group:
         raise _first_leaf(group) from group
+
+
+async def knock() -> None:
+    """Raises the SDK's error if nobody is there."""
+    async with AsyncSandboxd(patience_s=_PATIENCE_S) as client:
+        await client.version()
 
 
 def sentence(error: Exception) -> str:

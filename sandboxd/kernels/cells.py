@@ -87,6 +87,7 @@ class CellRun:
         self._count: int | None = None
         self._error: CellError | None = None
         self._truncated = False
+        self._pages: list[dict[str, Any]] = []  # what its reply says, until it has settled
 
     @property
     def settled(self) -> bool:
@@ -129,6 +130,8 @@ class CellRun:
             self._hear_request(message)
         elif message.channel is Channel.IOPUB:
             self._hear_show(message)
+        if self._pages and self.settled and not self.over:
+            self._show_pages()
 
     def miss(self, missing: Missing) -> None:
         """Messages that answered it are lost. With its reply goes all that says it went well."""
@@ -146,6 +149,16 @@ class CellRun:
         self._note_count(message)
         if message.content.get("status") == "error" and self._error is None:
             self._error = _error_of(message)
+        self._pages = _pages_of(message.content)
+
+    def _show_pages(self) -> None:
+        """What a person reads in a pager (`name?`), below all that the cell showed."""
+        pages, self._pages = self._pages, []
+        for page in pages:
+            output = {"output_type": "display_data", "data": page, "metadata": {}}
+            size = sum(len(str(shown)) for shown in page.values())
+            self.outputs.show(output, size=size)
+            self.journal.add("output", size=size, output=output)
 
     def _hear_request(self, message: Message) -> None:
         if message.kind == "input_request" and not self._past:
@@ -285,14 +298,28 @@ def _error_of(message: Message) -> CellError:
     )
 
 
+def _pages_of(content: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What a reply has for a pager, by media types."""
+    payload = content.get("payload")
+    said = [each for each in payload if isinstance(each, dict)] if isinstance(payload, list) else []
+    pages = [_data_of(each) for each in said if each.get("source") == "page"]
+    return [page for page in pages if page]
+
+
+def _data_of(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The data by its media types, as far as a notebook may hold them."""
+    data = content.get("data")
+    shown = data.items() if isinstance(data, dict) else ()
+    return {kind: value for kind, value in shown if _is_shown(kind, value)}
+
+
 def _shown(message: Message) -> tuple[dict[str, Any], dict[str, Any], str]:
     """The data by its media types, their metadata, and the display's id."""
-    data, metadata = message.content.get("data"), message.content.get("metadata")
+    metadata = message.content.get("metadata")
     transient = message.content.get("transient")
     display_id = transient.get("display_id") if isinstance(transient, dict) else None
-    shown = data.items() if isinstance(data, dict) else ()
     return (
-        {kind: value for kind, value in shown if _is_shown(kind, value)},
+        _data_of(message.content),
         metadata if isinstance(metadata, dict) else {},
         display_id if isinstance(display_id, str) else "",
     )

@@ -189,9 +189,16 @@ class Kernels:
 
     @asynccontextmanager
     async def channels(
-        self, lease_id: str, kernel_id: str, *, owner: str | None, session: str
+        self,
+        lease_id: str,
+        kernel_id: str,
+        *,
+        owner: str | None,
+        session: str,
+        heard: str | None = None,
     ) -> AsyncGenerator[Channels, None]:
         """A Jupyter client's place at a kernel. session: its name, under which it may come back.
+        heard: see Channels.
 
         No use of the sandbox by itself: what it sends is, and what that has the kernel do.
         """
@@ -199,7 +206,7 @@ class Kernels:
         kernel = await self._find(tenancy, kernel_id)
         visit = kernel.visits.enter(session)
         try:
-            yield Channels(self._desk, kernel, visit)
+            yield Channels(self._desk, kernel, visit, heard=heard)
         finally:
             kernel.visits.leave(visit)
 

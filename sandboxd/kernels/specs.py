@@ -75,9 +75,10 @@ async def find_spec(guest: Guest, name: str, *, places: list[str]) -> KernelSpec
             return spec
     if name == DEFAULT:
         return python_spec()
+    there_are = ", ".join(spec.name for spec in await list_specs(guest, places=places))
     raise SandboxdError(
         ErrorCode.START_FAILED,
-        f"there is no kernelspec {name!r} in this sandbox: it was looked for in "
+        f"there is no kernelspec {name!r} in this sandbox, but {there_are}; it was looked for in "
         + ", ".join(places),
         fault=Fault.TASK,
         mask=True,

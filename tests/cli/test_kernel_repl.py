@@ -128,6 +128,60 @@ def test_a_cell_may_ask_and_tab_completes(desk: Desk) -> None:
         assert person.waits() == 0
 
 
+def test_help_is_shown_where_a_pager_would_show_it(desk: Desk) -> None:
+    with desk.kernel() as person:
+        person.sees("In [1]:")
+        person.type("len?\r")
+        person.sees("Return the number of items in a container.")
+        person.sees("In [2]:")
+
+
+def test_tab_is_nothing_while_a_cell_asks_and_an_indent_where_nothing_stands(desk: Desk) -> None:
+    with desk.kernel() as person:
+        person.sees("In [1]:")
+        person.type("name = input('who? ')\r")
+        person.sees("\nwho?")
+        person.type("A\tda\r")
+        person.sees("In [2]:")
+        person.type("if name:\r")
+        person.sees("...:")
+        person.type("\tprint('it is', name)\r\r")
+        person.sees("\nit is Ada")
+
+
+def test_a_prompt_knows_await_and_the_words_that_leave_it(desk: Desk) -> None:
+    with desk.kernel() as person:
+        person.sees("In [1]:")
+        person.type("async def each():\r    yield 7\r\r")
+        person.sees("In [2]:")
+        person.type("async for i in each():\r    print('got', i)\r\r")
+        person.sees("\ngot 7")
+        person.sees("In [3]:")
+        person.type("exit\r")
+        assert person.waits() == 0
+    assert desk.sandbox.kernels() == []
+
+
+def test_errors_leave_the_prompt_there_but_for_the_end_of_the_sandbox(desk: Desk) -> None:
+    with desk.kernel() as person:
+        person.sees("In [1]:")
+        (kernel,) = desk.sandbox.kernels()
+        held = desk.sandbox.get_kernel(kernel.kernel_id)
+        assert held.execute("import os\nos._exit(0)").outcome == "died"
+        person.type("1\r")
+        person.sees("the kernel died")
+        person.sees("started anew: its variables are gone")
+        person.type("'well'\r")
+        person.sees("Out[1]: 'well'")
+        held.shutdown()
+        person.type("2\r")
+        person.sees("there is no kernel")
+        person.sees(lambda text: text.count("In [2]:") == 2)
+        desk.sandbox.release()
+        person.type("3\r")
+        assert person.waits() == 125
+
+
 def test_cells_come_from_a_pipe_until_one_fails(desk: Desk) -> None:
     cells = "x = 1\n\nprint('a')\nx + 1\n# %% the next one\n'v'\n# %%\n1/0\n# %%\nprint('never')\n"
     done = desk.pipes(cells)
@@ -165,6 +219,8 @@ def test_what_cannot_be_told_leaves_with_125(desk: Desk) -> None:
         ("f(1,", False),
         ("'''open", False),
         ("@cache", False),
+        ("async with x as y:", False),
+        ("await x", True),
         ("!ls -l", True),
         ("1 +", True),  # the kernel says what is wrong with it
         ("%%bash", False),

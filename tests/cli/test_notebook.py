@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,8 @@ import nbformat
 import pytest
 
 from sandboxd.cli.faults import CliError
-from sandboxd.cli.inside.notebook_file import read_notebook
-from sandboxd_client import Sandboxd
+from sandboxd.cli.inside.notebook_file import read_notebook, target_beside
+from sandboxd_client import CellOutput, Sandbox, Sandboxd
 from tests.support.daemon import ROOT
 
 OLD = {"output_type": "stream", "name": "stdout", "text": "from another run"}
@@ -53,21 +54,21 @@ class Desk:
         path.write_text(json.dumps(told))
         return path
 
-    def popen(self, *argv: str | Path) -> subprocess.Popen[str]:
+    def popen(self, *argv: str | Path, **env: str) -> subprocess.Popen[str]:
         """`sandboxd notebook run …`."""
         paths = os.pathsep.join([str(ROOT), str(ROOT / "client")])
         return subprocess.Popen(
             [sys.executable, "-m", "sandboxd", "notebook", "run", *map(str, argv)],
-            env=os.environ | {"PYTHONPATH": paths, "SANDBOXD_API_URL": self.url},
+            env=os.environ | {"PYTHONPATH": paths, "SANDBOXD_API_URL": self.url} | env,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
 
-    def runs(self, *argv: str | Path) -> tuple[int, str, str]:
+    def runs(self, *argv: str | Path, **env: str) -> tuple[int, str, str]:
         """The same to its end: exit status, output, error output."""
-        with self.popen(*argv) as process:
+        with self.popen(*argv, **env) as process:
             try:
                 out, err = process.communicate(timeout=18)
             finally:
@@ -147,31 +148,108 @@ def test_a_cell_has_its_own_deadline_and_a_kernel_may_die(desk: Desk) -> None:
     assert "cell 1 of 2: it ended with died, fault agent" in err
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_one_that_is_told_to_go_leaves_a_file_with_what_was_shown_by_then(
-    desk: Desk, number: signal.Signals
-) -> None:
-    path = desk.writes("print('whole')", "print('begun', flush=True)\nimport time\ntime.sleep(60)")
-    with desk.popen(path) as process:
+@contextmanager
+def begun(desk: Desk, path: Path) -> Iterator[tuple[subprocess.Popen[str], Sandbox]]:
+    """The program and its sandbox, once a cell that prints `begun` was heard to."""
+    with desk.popen(path) as process, Sandboxd(desk.url) as client:
         try:
             assert process.stderr is not None
             assert process.stderr.readline().startswith("[1/2]")
-            with Sandboxd(desk.url) as client:
-                (info,) = client.sandboxes()
-                (kernel,) = client.sandbox(info.id).kernels()
-                due = time.monotonic() + 10
-                while kernel.execution_count < 1 or kernel.state != "busy":
-                    assert time.monotonic() < due
-                    (kernel,) = client.sandbox(info.id).kernels()
-            process.send_signal(number)
-            _, err = process.communicate(timeout=15)
+            (info,) = client.sandboxes()
+            sandbox = client.sandbox(info.id)
+            assert sandbox.exec(UNTIL_BEGUN, timeout_s=10).exit_code == 0
+            (kernel,) = sandbox.kernels()
+            cell_id = sandbox.files.read("begun").decode().removeprefix("cell.")
+            heard = sandbox.get_kernel(kernel.kernel_id).attach(cell_id)
+            assert any(isinstance(event, CellOutput) for event in heard)
+            heard.close()
+            yield process, sandbox
         finally:
             process.kill()
+
+
+UNTIL_BEGUN = ["sh", "-c", "until [ -s begun ]; do sleep 0.01; done"]
+LONG = """
+import time
+print('begun', flush=True)
+display('shown')
+print(get_ipython().kernel.get_parent()['header']['msg_id'], end='', file=open('begun', 'w'))
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_one_that_is_told_to_go_leaves_a_file_with_what_was_shown_by_then(
+    desk: Desk, number: signal.Signals
+) -> None:
+    with begun(desk, desk.writes("print('whole')", LONG)) as (process, _):
+        process.send_signal(number)
+        _, err = process.communicate(timeout=15)
     assert process.returncode == 130
     assert "Traceback" not in err
-    whole, begun = read(desk.folder / "work.out.ipynb")
-    assert whole.outputs[0].text == "whole\n"
-    assert [output.text for output in begun.outputs] in ([], ["begun\n"])
+    whole, by_then = shown(desk)
+    assert whole == ["whole\n"]
+    assert by_then == ["begun\n", "'shown'"][: len(by_then)]
+
+
+def test_one_whose_sandbox_is_lost_leaves_a_file_with_what_was_shown_by_then(desk: Desk) -> None:
+    with begun(desk, desk.writes("print('whole')", LONG)) as (process, sandbox):
+        sandbox.release()
+        _, err = process.communicate(timeout=15)
+    assert process.returncode == 125
+    assert "(not ended)" in err
+    assert "the lease ended: released" in err
+    assert shown(desk) == [["whole\n"], ["begun\n", "'shown'"]]
+
+
+def shown(desk: Desk) -> list[list[str]]:
+    """Of each cell of what was written, what it printed and displayed."""
+    return [
+        [output.get("text") or output.data["text/plain"] for output in cell.outputs]
+        for cell in read(desk.folder / "work.out.ipynb")
+    ]
+
+
+def test_what_was_not_kept_is_missing_with_a_word(desk: Desk) -> None:
+    code, _, err = desk.runs(desk.writes("print('x' * 2_000_000)"))
+    assert code == 0
+    assert "(truncated)" in err
+    (cell,) = read(desk.folder / "work.out.ipynb")
+    assert cell.outputs[-1].name == "stderr"
+    assert cell.outputs[-1].text == "[not all that this cell showed was kept]\n"
+
+
+def test_a_file_that_is_there_keeps_its_place_and_who_may_read_it(desk: Desk) -> None:
+    path = desk.writes("1")
+    target, link = desk.folder / "kept.ipynb", desk.folder / "link.ipynb"
+    target.write_text("old")
+    target.chmod(0o600)
+    link.symlink_to(target.name)
+    assert desk.runs(path, "--output", link)[0] == 0
+    assert link.is_symlink()
+    assert target.stat().st_mode & 0o777 == 0o600
+    assert read(target)[0].outputs[0].data["text/plain"] == "1"
+
+
+def test_what_is_no_file_is_written_into_and_not_replaced(desk: Desk) -> None:
+    path, pipe = desk.writes("1"), desk.folder / "pipe"
+    os.mkfifo(pipe)
+    with desk.popen(path, "--output", pipe) as process:
+        try:
+            told = json.loads(pipe.read_text())
+            assert process.wait(15) == 0
+        finally:
+            process.kill()
+    assert told["cells"][1]["outputs"][0]["data"]["text/plain"] == ["1"]
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    # Beside what is no file there is no place for another one.
+    assert target_beside("/dev/stdin") == "-"
+
+
+def test_standard_output_has_utf_8_whatever_the_terminal_speaks(desk: Desk) -> None:
+    code, out, _ = desk.runs(desk.writes("print('μ')"), "--output", "-", PYTHONIOENCODING="latin-1")
+    assert code == 0
+    assert json.loads(out)["cells"][1]["outputs"][0]["text"] == ["μ\n"]
 
 
 def test_what_it_was_written_for_is_asked_for_by_name(desk: Desk) -> None:
@@ -179,14 +257,27 @@ def test_what_it_was_written_for_is_asked_for_by_name(desk: Desk) -> None:
     code, _, err = desk.runs(path)
     assert code == 125
     assert "'cobol'" in err
+    assert "`--spec NAME` takes another" in err
     assert not (desk.folder / "work.out.ipynb").exists()
     assert desk.runs(path, "--spec", "python3")[0] == 0
 
 
 def test_nowhere_to_write_is_said_before_anything_runs(desk: Desk) -> None:
-    code, _, err = desk.runs(desk.writes("1"), "--output", desk.folder / "none" / "out.ipynb")
+    path = desk.writes("1")
+    code, _, err = desk.runs(path, "--output", desk.folder / "none" / "out.ipynb")
     assert code == 2
     assert err.startswith("sandboxd: there is no folder to write ")
+    code, _, err = desk.runs(path, "--output", desk.folder)
+    assert code == 2
+    assert err.startswith(f"sandboxd: {desk.folder} is a folder")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_what_may_not_be_written_is_said_before_anything_runs(desk: Desk) -> None:
+    path, target = desk.writes("1"), desk.folder / "theirs.ipynb"
+    target.touch(0o400)
+    code, _, err = desk.runs(path, "--output", target)
+    assert (code, err) == (2, f"sandboxd: {target} cannot be written: permission denied\n")
 
 
 def test_no_daemon_is_a_line_and_no_file(tmp_path: Path) -> None:
@@ -206,7 +297,9 @@ def test_no_daemon_is_a_line_and_no_file(tmp_path: Path) -> None:
         ('{"nbformat": 4}', "no cells"),
         ('{"nbformat": 4, "cells": [{"cell_type": "code"}]}', "cell 1: its source"),
         ('{"nbformat": 4, "cells": [{"source": ""}]}', "cell 1: it has no cell_type"),
+        ('{"nbformat": 4, "cells": [{"cell_type": "code", "source": "\\ud800"}]}', "no text"),
         ('{"nbformat": 4, "metadata": [], "cells": []}', "metadata"),
+        ('{"nbformat": 4, "metadata": {"kernelspec": {"name": [1]}}, "cells": []}', "kernelspec"),
     ],
 )
 def test_what_is_no_notebook_is_refused_with_why(tmp_path: Path, text: str, why: str) -> None:
@@ -215,3 +308,19 @@ def test_what_is_no_notebook_is_refused_with_why(tmp_path: Path, text: str, why:
     with pytest.raises(CliError, match=why) as caught:
         read_notebook(str(path))
     assert caught.value.code == 2
+
+
+def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
+    with pytest.raises(CliError, match="No such file") as caught:
+        read_notebook(str(tmp_path / "none.ipynb"))
+    assert caught.value.code == 2
+
+
+def test_what_says_nothing_says_the_usual(tmp_path: Path) -> None:
+    cell = {"cell_type": "code", "source": "1", "metadata": {"tags": None}}
+    told = {"nbformat": 4, "metadata": {"kernelspec": None}, "cells": [cell]}
+    path = tmp_path / "bare.ipynb"
+    path.write_text(json.dumps(told))
+    book = read_notebook(str(path))
+    assert book.spec is None
+    assert [each.code for each in book.to_run()] == ["1"]

@@ -14,6 +14,7 @@ from sandboxd_client import (
     AsyncKernel,
     AsyncSandbox,
     AsyncSandboxd,
+    BadRequest,
     Cell,
     CellEnded,
     CellFailed,
@@ -28,6 +29,7 @@ from sandboxd_client import (
     Internal,
     KernelBusy,
     KernelDied,
+    LeaseEnded,
     NotFound,
     Sandboxd,
     SandboxToken,
@@ -183,6 +185,16 @@ async def test_a_kernel_has_its_variables_its_directory_and_its_id(sandbox: Asyn
     await kernel.shutdown()
 
 
+async def test_a_kernel_that_ended_with_its_sandbox_is_left_without_a_word(
+    sandbox: AsyncSandbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with sandbox.kernel() as kernel:
+        await sandbox.release()
+        with pytest.raises(LeaseEnded):
+            await kernel.execute("1")
+    assert [each.message for each in caplog.records if each.name == "sandboxd_client"] == []
+
+
 async def test_a_kernel_that_ran_before_the_lease_is_the_one_given(house: RunningDaemon) -> None:
     async with AsyncSandboxd(house.url) as client, client.lease("warm", env={"A": "1"}) as sandbox:
         assert [kernel.state for kernel in await sandbox.kernels()] == ["idle"]
@@ -215,6 +227,10 @@ async def test_names_are_completed_and_explained(kernel: AsyncKernel) -> None:
     assert known.found
     assert "Loudly." in known.text
     assert not (await kernel.inspect("nobody")).found
+    for behind in (kernel.complete("x", 2), kernel.inspect("x", 2)):
+        with pytest.raises(BadRequest, match="behind the end"):
+            await behind
+    assert "Loudly." in (await kernel.execute("shout?")).text
 
 
 def test_the_twin_has_all_of_it(house: RunningDaemon) -> None:

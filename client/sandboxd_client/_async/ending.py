@@ -9,7 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from sandboxd_client._runtime import aio as runtime
-from sandboxd_client.errors import SandboxdError
+from sandboxd_client.errors import LeaseEnded, SandboxdError, SandboxLost
 
 _LOG = logging.getLogger("sandboxd_client")
 
@@ -25,6 +25,8 @@ async def end_quietly(what: str, end: Callable[[], Awaitable[object]]) -> None:
     with runtime.shielded(END_S):
         try:
             await end()
+        except (LeaseEnded, SandboxLost):
+            _LOG.debug("%s ended with its sandbox", what)
         except SandboxdError as error:
             _LOG.warning("%s could not be ended, its lease's clocks will: %s", what, error)
         done = True

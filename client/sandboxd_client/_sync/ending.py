@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 
 from sandboxd_client._runtime import sio as runtime
-from sandboxd_client.errors import SandboxdError
+from sandboxd_client.errors import LeaseEnded, SandboxdError, SandboxLost
 
 _LOG = logging.getLogger("sandboxd_client")
 
@@ -27,6 +27,8 @@ def end_quietly(what: str, end: Callable[[], object]) -> None:
     with runtime.shielded(END_S):
         try:
             end()
+        except (LeaseEnded, SandboxLost):
+            _LOG.debug("%s ended with its sandbox", what)
         except SandboxdError as error:
             _LOG.warning("%s could not be ended, its lease's clocks will: %s", what, error)
         done = True

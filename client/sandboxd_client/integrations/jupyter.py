@@ -17,11 +17,14 @@ from jupyter_client.connect import KernelConnectionInfo
 from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
 from traitlets import Dict, Float, Unicode
 
+from sandboxd_client.errors import SandboxdError
+from sandboxd_client.integrations.jupyter_bridge import Desk
 from sandboxd_client.integrations.jupyter_home import Home, Order
 from sandboxd_client.integrations.side_loop import SideLoop
 
 _POLL_S = 0.05
 _AT_EXIT_S = 10.0
+_PORTS = ("shell_port", "iopub_port", "stdin_port", "hb_port", "control_port")
 _KILLED, _TERMINATED = -int(signal.Signals(9)), -int(signal.SIGTERM)
 
 
@@ -68,9 +71,15 @@ class SandboxProvisioner(KernelProvisionerBase):
         return code
 
     async def send_signal(self, signum: int) -> None:
-        """Interrupt it, or end it; other signals are nothing to it."""
+        """Interrupt it, or end it; other signals are nothing to it.
+
+        An interrupt that does not get through is logged: Jupyter begins a shutdown with one.
+        """
         if signum == signal.SIGINT and self._home is not None:
-            await self._there(self._home.interrupt)
+            try:
+                await self._there(self._home.interrupt)
+            except SandboxdError as error:
+                self.log.warning("the kernel could not be interrupted: %s", error)
         elif signum == signal.SIGTERM:
             await self.terminate()
         elif signum == -_KILLED:
@@ -111,7 +120,7 @@ class SandboxProvisioner(KernelProvisionerBase):
 
     async def _enter(self) -> None:
         secret = self._secret()
-        manager = self.parent
+        manager: Any = self.parent
         order = Order(
             url=self.url or None,
             key=self.key or None,
@@ -119,8 +128,13 @@ class SandboxProvisioner(KernelProvisionerBase):
             kernel=self.kernel or getattr(manager, "kernel_name", "") or "python3",
             env={str(name): str(value) for name, value in self.env.items()},
             lease={"wait_timeout_s": self.wait_timeout_s, **self.lease},
-            ip=str(secret["ip"]),
-            secret=secret["key"],
+            desk=Desk(
+                ip=str(secret["ip"]),
+                # Clients of a kernel that is started anew know no others.
+                ports={name: port for name in _PORTS if (port := getattr(manager, name, 0))},
+                secret=secret["key"],
+                session=str(manager.session.session),
+            ),
         )
         self._loop = SideLoop()
         try:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
-from uuid import uuid4
+from urllib.parse import urlencode
 
 import anyio
 import zmq
@@ -23,25 +25,45 @@ from tornado.websocket import WebSocketClientConnection, WebSocketClosedError, w
 _V1 = "v1.kernel.websocket.jupyter.org"
 _SIGNED = 4  # header, parent, metadata, content
 _MOST_ASKED = 10_000
+_MOST_UNHEARD = 1000
 _LARGEST = 64 << 20
+_LARGEST_FRAME = 16 << 20  # that the daemon takes
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 5.0
 _OVER = {401, 403, 404, 410}  # also as 4000 and more, of a WebSocket that is closed
 _ASKED = {"shell": zmq.ROUTER, "control": zmq.ROUTER, "stdin": zmq.ROUTER}
 
 
-class Bridge:
-    """See the module. url: of the channels. ip: where to listen. secret: signs messages.
-
-    alive: whether the kernel runs, as far as anybody told. over: it will never again.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desk:
+    """Where a Jupyter speaks to its kernel. ports: those that it knows already, by their names in a
+    connection file. secret: signs messages. session: of its own clients.
     """
 
-    def __init__(self, url: str, *, key: str | None, ip: str, secret: bytes) -> None:
+    ip: str
+    ports: Mapping[str, int]
+    secret: bytes = field(repr=False)
+    session: str
+
+
+class Bridge:
+    """See the module. url: of the channels. desk: where to listen.
+
+    alive: whether the kernel runs, as far as anybody told. over: it will never again. A line that
+    is cut loses nothing: what came meanwhile is heard then, and what may not have arrived is sent
+    again under its id.
+    """
+
+    def __init__(self, url: str, *, key: str | None, desk: Desk) -> None:
         self.alive, self.over = True, False
-        self.ports: dict[str, int] = {}
-        self._url = "ws" + url.removeprefix("http") + f"?session_id={uuid4().hex}"
+        self.ports = dict(desk.ports)
+        self._url = "ws" + url.removeprefix("http")
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self._ip = ip
-        self._session = Session(key=secret, check_pid=False)
+        self._desk = desk
+        self._session = Session(key=desk.secret, check_pid=False)
+        self._heard = ""  # the id of the kernel's last message
+        self._unheard: OrderedDict[str, bytes] = (
+            OrderedDict()
+        )  # frames of which it said nothing yet
         self._line: WebSocketClientConnection | None = None
         self._up = anyio.Event()
         self._asked: OrderedDict[str, list[bytes]] = OrderedDict()  # who did, by message
@@ -50,6 +72,7 @@ class Bridge:
     def revive(self) -> None:
         """The kernel was started anew."""
         self.alive = not self.over
+        self._unheard.clear()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Pass both ways until cancelled."""
@@ -74,7 +97,11 @@ class Bridge:
             socket.sndhwm = 0  # nothing that a kernel shows is dropped in silence
         if kind == zmq.ROUTER:
             socket.setsockopt(zmq.ROUTER_HANDOVER, 1)  # a client that connects again
-        self.ports[f"{name}_port"] = socket.bind_to_random_port(f"tcp://{self._ip}")
+        address = f"tcp://{self._desk.ip}"
+        if port := self.ports.get(f"{name}_port"):
+            socket.bind(f"{address}:{port}")
+        else:
+            self.ports[f"{name}_port"] = socket.bind_to_random_port(address)
         return socket
 
     async def _beat(self) -> None:
@@ -98,7 +125,15 @@ class Bridge:
             self._asked[msg_id] = who
             if len(self._asked) > _MOST_ASKED:
                 self._asked.popitem(last=False)
-            await self._send(_frame(channel, parts[1:]))
+            frame = _frame(channel, parts[1:])
+            if len(frame) > _LARGEST_FRAME:
+                await self._refuse(channel, who, parts[1])
+                continue
+            if channel != "stdin":  # no message answers a line of input
+                self._unheard[msg_id] = frame
+                if len(self._unheard) > _MOST_UNHEARD:
+                    self._unheard.popitem(last=False)
+            await self._send(frame)
 
     def _is_signed(self, parts: Sequence[bytes]) -> bool:
         if len(parts) < 1 + _SIGNED:
@@ -118,6 +153,24 @@ class Bridge:
             else:
                 return
 
+    async def _refuse(self, channel: str, who: Sequence[bytes], header: bytes) -> None:
+        """Who asks for what the line does not take hears an error, as from a kernel."""
+        parent = json.loads(header)
+        kind = _field(header, "msg_type")
+        words = f"a {kind} is larger than {_LARGEST_FRAME >> 20} MiB"
+        error = {"ename": "MessageTooLarge", "evalue": words, "traceback": [words]}
+        busy, idle = ({"execution_state": state} for state in ("busy", "idle"))
+        said: list[tuple[str, str, dict[str, Any]]] = [
+            ("iopub", "status", busy),
+            ("iopub", "error", error),
+            (channel, kind.replace("_request", "_reply"), {"status": "error", **error}),
+            ("iopub", "status", idle),
+        ]
+        for place, answer, content in said:
+            to = [f"kernel.{answer}".encode()] if place == "iopub" else [*who]
+            message = self._session.msg(answer, content, parent)
+            await self._sockets[place].send_multipart([*to, *self._session.serialize(message)])
+
     # From the kernel.
 
     async def _hold(self) -> None:
@@ -131,6 +184,7 @@ class Bridge:
             except OSError:
                 pass
             else:
+                await self._send_again(line)
                 self._up.set()
                 pause_s = _FIRST_PAUSE_S
                 try:
@@ -143,8 +197,15 @@ class Bridge:
             await anyio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
+    async def _send_again(self, line: WebSocketClientConnection) -> None:
+        """What may not have arrived. Where the line is cut meanwhile, it all happens again."""
+        with suppress(WebSocketClosedError):
+            for frame in list(self._unheard.values()):
+                await line.write_message(frame, binary=True)
+
     async def _connect(self) -> WebSocketClientConnection:
-        request = HTTPRequest(self._url, headers=self._headers, request_timeout=60)
+        place = urlencode({"session_id": self._desk.session, "heard": self._heard})
+        request = HTTPRequest(f"{self._url}?{place}", headers=self._headers, request_timeout=60)
         return await websocket_connect(
             request, subprotocols=[_V1], max_message_size=_LARGEST, ping_interval=30
         )
@@ -156,6 +217,9 @@ class Bridge:
 
     async def _outward(self, message: tuple[str, list[bytes]]) -> None:
         channel, parts = message
+        self._unheard.pop(_field(parts[1], "msg_id"), None)
+        if not _is_of_daemon(parts):
+            self._heard = _field(parts[0], "msg_id")
         signed = [DELIM, self._session.sign(parts[:_SIGNED]), *parts]
         if channel == "iopub":
             kind = _field(parts[0], "msg_type")
@@ -167,8 +231,13 @@ class Bridge:
 
     def _hear(self, parts: Sequence[bytes]) -> None:
         """The daemon tells of a death; the kernel itself of everything else."""
-        if parts[1] == b"{}" and _field(parts[0], "session") == "sandboxd":
+        if _is_of_daemon(parts):
             self.alive = _field(parts[3], "execution_state") != "dead"
+            self._unheard.clear()  # the process that they were for is gone
+
+
+def _is_of_daemon(parts: Sequence[bytes]) -> bool:
+    return parts[1] == b"{}" and _field(parts[0], "session") == "sandboxd"
 
 
 def _field(part: bytes, name: str) -> str:

@@ -15,7 +15,7 @@ from sandboxd_client._core.calls import path_of
 from sandboxd_client._core.ids import fresh_id
 from sandboxd_client._core.settings import key_of
 from sandboxd_client.errors import KernelDied, LeaseEnded, NotFound, SandboxLost
-from sandboxd_client.integrations.jupyter_bridge import Bridge
+from sandboxd_client.integrations.jupyter_bridge import Bridge, Desk
 
 _TTL_S = 60.0  # a Jupyter that is gone for so long loses its sandbox
 _RENEW_S = 300.0
@@ -24,7 +24,7 @@ _DEAD = (KernelDied, LeaseEnded, NotFound, SandboxLost)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What to lease, and how to be reached. lease: more of its body. secret: signs messages."""
+    """What to lease, and how to be reached. lease: more of its body."""
 
     url: str | None
     key: str | None = field(repr=False)
@@ -32,8 +32,7 @@ class Order:
     kernel: str
     env: Mapping[str, str]
     lease: Mapping[str, Any]
-    ip: str
-    secret: bytes = field(repr=False)
+    desk: Desk
 
 
 class Home:
@@ -61,7 +60,7 @@ class Home:
                 kernel = await sandbox.kernel(order.kernel, env=order.env)
                 place = path_of("sandboxes", sandbox.id, "jupyter", "api", "kernels")
                 url = f"{client.url}{place}/{kernel.kernel_id}/channels"
-                bridge = Bridge(url, key=key_of(order.key), ip=order.ip, secret=order.secret)
+                bridge = Bridge(url, key=key_of(order.key), desk=order.desk)
                 home = cls(sandbox, kernel, bridge)
                 async with anyio.create_task_group() as tasks:
                     await tasks.start(bridge.run)

@@ -175,11 +175,13 @@ async def jupyter_restart_kernel(request: Request, sandbox_id: str, kernel_id: s
     responses={101: {"description": "A WebSocket; `docs/notebooks.md` has its frames."}},
 )
 async def jupyter_channels_without_upgrade(
-    sandbox_id: str, kernel_id: str, session_id: str = ""
+    sandbox_id: str, kernel_id: str, session_id: str = "", heard: str | None = None
 ) -> Response:
     """A WebSocket: the kernel's shell, iopub, stdin and control.
 
-    `session_id`: a client that comes back under it hears what it missed.
+    `session_id`: a client that comes back under it hears what it missed. `heard`: the `msg_id` of
+    the last message that it heard, or nothing: then it hears what it missed after a restart of the
+    daemon too, and a request that it sends again, under its `msg_id`, does not run twice.
     """
     raise SandboxdError(
         ErrorCode.BAD_REQUEST, "this is a WebSocket: send `Upgrade: websocket`", status=426
@@ -188,7 +190,11 @@ async def jupyter_channels_without_upgrade(
 
 @router.websocket("/kernels/{kernel_id}/channels")
 async def jupyter_channels(
-    socket: WebSocket, sandbox_id: str, kernel_id: str, session_id: str = ""
+    socket: WebSocket,
+    sandbox_id: str,
+    kernel_id: str,
+    session_id: str = "",
+    heard: str | None = None,
 ) -> None:
     """See `jupyter_channels_without_upgrade`."""
     services: Services = socket.app.state.services
@@ -198,7 +204,11 @@ async def jupyter_channels(
             ErrorCode.FORBIDDEN, "this token may only read, and a WebSocket goes both ways"
         )
     async with services.kernels.channels(
-        sandbox_id, kernel_id, owner=caller.owner, session=session_id[:128]
+        sandbox_id,
+        kernel_id,
+        owner=caller.owner,
+        session=session_id[:128],
+        heard=None if heard is None else heard[:256],
     ) as channels:
         v1 = V1 if V1 in socket.scope.get("subprotocols", ()) else None
         await socket.accept(subprotocol=v1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, model_validator
 
 from sandboxd.api.schemas.fields import Body, CallerId, Environment, Seconds, Text
 
@@ -44,3 +44,10 @@ class CodeBody(Body):
     code: Annotated[Text, StringConstraints(max_length=1 << 20)]
     cursor: Annotated[int, Field(ge=0)] | None = None
     detail: Annotated[int, Field(ge=0, le=1)] = 0
+
+    @model_validator(mode="after")
+    def _in_the_code(self) -> CodeBody:
+        # A kernel that is asked for what there is not may never answer.
+        if self.cursor is not None and self.cursor > len(self.code):
+            raise ValueError("the cursor is behind the end of the code")
+        return self

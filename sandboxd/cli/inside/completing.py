@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from sandboxd_client import Kernel, SandboxdError
 
 _MOST = 200
+_INDENT = " " * 4
 
 
 def offer_completion(kernel: Kernel, lines: list[str]) -> None:
@@ -23,11 +27,30 @@ def offer_completion(kernel: Kernel, lines: list[str]) -> None:
                 readline.get_begidx(),
                 readline.get_endidx(),
             )
-            found[:] = matches_of(kernel, lines, line, begin=begin, end=end)
+            if line[:end].strip():
+                found[:] = matches_of(kernel, lines, line, begin=begin, end=end)
+            else:
+                found[:] = [_INDENT]
         return found[state] if state < len(found) else None
 
     readline.set_completer(complete)
     readline.parse_and_bind("tab: complete")
+
+
+@contextmanager
+def nothing_completed() -> Iterator[None]:
+    """While a cell asks for a line: behind it the kernel would answer, and not before."""
+    try:
+        import readline
+    except ImportError:
+        yield
+        return
+    before = readline.get_completer()
+    readline.set_completer(lambda _, __: None)
+    try:
+        yield
+    finally:
+        readline.set_completer(before)
 
 
 def matches_of(kernel: Kernel, lines: list[str], line: str, *, begin: int, end: int) -> list[str]:

@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 import anyio
 
-from sandboxd.cli.client import sentence, with_client
+from sandboxd.cli.client import LASTING_S, sentence, with_client
 from sandboxd.cli.faults import CliError, ExitCode, say
 from sandboxd_client import (
     AsyncProcess,
@@ -53,7 +53,7 @@ def execute(args: Namespace) -> int:
             tasks.cancel_scope.cancel()
         return status_of(result)
 
-    return with_client(verb)
+    return with_client(verb, patience_s=LASTING_S)
 
 
 async def _pass_output(process: AsyncProcess) -> ExecResult:

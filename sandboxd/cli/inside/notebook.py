@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
-import secrets
 import signal
 import sys
 import time
 from argparse import Namespace
-from contextlib import suppress
-from pathlib import Path
+from contextlib import aclosing
 
-import anyio
-
-from sandboxd.cli.client import with_client
+from sandboxd.cli.client import LASTING_S, with_client
 from sandboxd.cli.faults import CliError, ExitCode, say
-from sandboxd.cli.inside.notebook_file import CodeCell, Notebook, read_notebook
-from sandboxd_client import AsyncKernel, AsyncSandboxd, Cell, CellOutcome, Fault, SandboxdError
+from sandboxd.cli.inside.notebook_file import (
+    CodeCell,
+    Notebook,
+    check_target,
+    read_notebook,
+    target_beside,
+)
+from sandboxd.kernels.outputs import Outputs
+from sandboxd_client import (
+    AsyncKernel,
+    AsyncSandbox,
+    AsyncSandboxd,
+    Cell,
+    CellCleared,
+    CellEnded,
+    CellEvent,
+    CellOutcome,
+    CellOutput,
+    CellText,
+    CellUpdate,
+    Fault,
+    StartFailed,
+)
 
-_GOODBYE_S = 5.0  # for what a cell has shown so far, once we are told to go
 _WAIT_S = 60.0  # in the queue for a sandbox
 _SHOWN_CHARS = 60  # of a cell's first line
 _OURS = {Fault.INFRA, Fault.UNKNOWN}
@@ -28,32 +44,56 @@ def notebook(args: Namespace) -> int:
 
     What there is by then is written however it ends.
     """
-    # Whoever ends us gets the same clean end as Ctrl-C: by the loop's own handler, which cancels.
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    _leave_cleanly()
     book = read_notebook(args.file)
-    target = args.output or _beside(args.file)
-    if target != "-" and not Path(target).parent.is_dir():
-        raise CliError(f"there is no folder to write {target} to", code=ExitCode.USAGE)
+    target = args.output or target_beside(args.file)
+    check_target(target)
     run = _Run(book, allow_errors=args.allow_errors, timeout_s=args.timeout)
 
     async def verb(client: AsyncSandboxd) -> int:
-        await client.version()  # a person who waits for a wrong address need not
         async with client.lease(args.template, wait_timeout_s=_WAIT_S) as sandbox:
             await sandbox.renew()  # it may take as long as the template allows
-            return await run.every_cell(await sandbox.kernel(args.spec or book.spec or "python3"))
+            return await run.every_cell(await _kernel_for(sandbox, book, asked=args.spec))
 
     try:
-        return with_client(verb)
+        return with_client(verb, patience_s=LASTING_S)
     finally:
+        # Written before anything is said: nobody may listen any more.
+        if run.began:
+            _write(book, target)
         run.progress.give_up()
         if run.began:
-            book.write(target)
             say(f"written: {'standard output' if target == '-' else target}")
 
 
-def _beside(path: str) -> str:
-    """Where what `path` showed is written if nobody says."""
-    return "-" if path == "-" else str(Path(path).with_suffix(".out.ipynb"))
+def _leave_cleanly() -> None:
+    """Whoever ends us gets the same clean end as Ctrl-C: by the loop's own handler, which cancels.
+
+    A terminal that is closed is no end under `nohup`.
+    """
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT))
+
+
+async def _kernel_for(sandbox: AsyncSandbox, book: Notebook, *, asked: str | None) -> AsyncKernel:
+    try:
+        return await sandbox.kernel(asked or book.spec or "python3")
+    except StartFailed as error:
+        if asked or not book.spec:
+            raise
+        why = f"{error.detail}; the notebook names it, `--spec NAME` takes another"
+        raise CliError(why, code=ExitCode.OURS) from error
+
+
+def _write(book: Notebook, target: str) -> None:
+    try:
+        book.write(target)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise CliError(f"{target} could not be written: {error.strerror}") from error
 
 
 class _Run:
@@ -82,13 +122,18 @@ class _Run:
         return ExitCode.OK
 
     async def _execute(self, kernel: AsyncKernel, code_cell: CodeCell) -> Cell:
-        cell_id = f"cell-{secrets.token_hex(16)}"
+        """To its end. Without one, it showed what came by then."""
+        shown = Outputs()
         try:
-            return await kernel.execute(code_cell.code, cell_id=cell_id, timeout_s=self._timeout_s)
-        except anyio.get_cancelled_exc_class():
-            with anyio.move_on_after(_GOODBYE_S, shield=True), suppress(SandboxdError):
-                code_cell.take(await kernel.cell(cell_id))
+            async with aclosing(kernel.stream(code_cell.code, timeout_s=self._timeout_s)) as events:
+                async for event in events:
+                    if isinstance(event, CellEnded):
+                        return event.cell
+                    _hear(event, shown)
+        except BaseException:
+            code_cell.show(shown.listed())
             raise
+        raise CliError("the stream of events ended without the cell's end", code=ExitCode.OURS)
 
     def _exit_code(self, cell: Cell, code_cell: CodeCell) -> int | None:
         """None where the next cell may run."""
@@ -99,6 +144,20 @@ class _Run:
         if cell.outcome is CellOutcome.ERROR and code_cell.may_raise:
             return None
         return ExitCode.FAILED
+
+
+def _hear(event: CellEvent, shown: Outputs) -> None:
+    match event:
+        case CellText(stream=stream, text=text):
+            shown.stream(stream, text)
+        case CellOutput(output=output):
+            shown.show(dict(output), size=0)
+        case CellUpdate(display_id=display_id, data=data, metadata=metadata):
+            shown.update(display_id, data, metadata, size=0)
+        case CellCleared(wait=wait):
+            shown.clear(wait=wait)
+        case _:
+            pass
 
 
 class _Progress:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,11 @@ from sandboxd_client import Cell
 _MOST_BYTES = 256 << 20
 # Media types whose content is JSON and no text that is split into lines.
 _JSON_KINDS = ("application/json", "+json")
+_CUT = {
+    "output_type": "stream",
+    "name": "stderr",
+    "text": "[not all that this cell showed was kept]\n",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +42,13 @@ class CodeCell:
         return next(line.strip() for line in self.code.splitlines() if line.strip())
 
     def take(self, cell: Cell) -> None:
-        """It showed that."""
+        """It ended so."""
         self._told["execution_count"] = cell.execution_count
-        self._told["outputs"] = [_as_written(output) for output in cell.outputs]
+        self.show(cell.outputs if not cell.truncated else (*cell.outputs, _CUT))
+
+    def show(self, outputs: Iterable[Mapping[str, Any]]) -> None:
+        """It showed that."""
+        self._told["outputs"] = [_as_written(output) for output in outputs]
 
 
 class Notebook:
@@ -68,18 +78,16 @@ class Notebook:
 
     def write(self, path: str) -> None:
         """As Jupyter writes it; `-` is standard output. A file is whole or as it was before."""
+        # A lone surrogate is written as JSON escapes it, for no encoding has it.
         text = json.dumps(self._told, indent=1, ensure_ascii=False) + "\n"
+        data = text.encode("utf-8", "backslashreplace")
         if path == "-":
-            sys.stdout.write(text)
-            return
-        target = Path(path)
-        fresh = target.with_name(f".{target.name}.{os.getpid()}")
-        try:
-            fresh.write_text(text, encoding="utf-8", newline="\n", errors="surrogatepass")
-            fresh.replace(target)
-        finally:
-            with suppress(OSError):
-                fresh.unlink()
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
+        elif _is_special(path):
+            Path(path).write_bytes(data)
+        else:
+            _replace(Path(path).resolve(), data)
 
     def _code_cells(self) -> Iterator[tuple[dict[str, Any], str, list[str]]]:
         for told in self._told["cells"]:
@@ -90,7 +98,10 @@ class Notebook:
 
 def read_notebook(path: str) -> Notebook:
     """From a file, or standard input for `-`. Raises CliError for what is no nbformat 4."""
-    data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+    try:
+        data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+    except OSError as error:
+        raise CliError(f"{path}: {error.strerror}", code=ExitCode.USAGE) from None
     if len(data) > _MOST_BYTES:
         raise _unusable(path, "is larger than any notebook should be")
     try:
@@ -108,11 +119,58 @@ def read_notebook(path: str) -> Notebook:
     return Notebook(told)
 
 
+def target_beside(path: str) -> str:
+    """Where what `path` showed is written if nobody says: to a file beside a file."""
+    if path == "-" or _is_special(path):
+        return "-"
+    return str(Path(path).with_suffix(".out.ipynb"))
+
+
+def check_target(path: str) -> None:
+    """Raises CliError where nothing can be written, as far as that can be told before."""
+    if path == "-":
+        return
+    if Path(path).is_dir():
+        raise CliError(f"{path} is a folder: name a file to write", code=ExitCode.USAGE)
+    folder = Path(path).resolve().parent
+    if not _is_special(path) and not folder.is_dir():
+        raise CliError(f"there is no folder to write {path} to", code=ExitCode.USAGE)
+    places = [Path(path)] if Path(path).exists() else []
+    places += [] if _is_special(path) else [folder]
+    if not all(os.access(place, os.W_OK) for place in places):
+        raise CliError(f"{path} cannot be written: permission denied", code=ExitCode.USAGE)
+
+
+def _is_special(path: str) -> bool:
+    """Whether it is a pipe, a terminal, `/dev/null`: what is written into, and never replaced."""
+    return Path(path).exists() and not Path(path).is_file()
+
+
+def _replace(target: Path, data: bytes) -> None:
+    """All at once. Who may read what stood there may read what stands there then."""
+    fresh = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        fresh.touch()
+        if target.exists():
+            shutil.copymode(target, fresh)
+            if sys.platform != "win32":
+                with suppress(PermissionError):
+                    shutil.chown(fresh, target.stat().st_uid, target.stat().st_gid)
+        fresh.write_bytes(data)
+        fresh.replace(target)
+    finally:
+        with suppress(OSError):
+            fresh.unlink()
+
+
 def _flaw(told: Mapping[str, Any]) -> str | None:
     """What keeps it from being one that can be run; None if nothing does."""
     metadata, cells = told.get("metadata", {}), told.get("cells")
-    if not isinstance(metadata, dict) or not isinstance(metadata.get("kernelspec", {}), dict):
-        return "its metadata are no objects"
+    if not isinstance(metadata, dict):
+        return "its metadata are no object"
+    spec = metadata.get("kernelspec") or {}
+    if not isinstance(spec, dict) or not isinstance(spec.get("name") or "", str):
+        return "its kernelspec has no name"
     if not isinstance(cells, list):
         return "it has no cells"
     flaws = (_flaw_of(cell) for cell in cells)
@@ -124,11 +182,20 @@ def _flaw_of(cell: Any) -> str | None:
         return "it has no cell_type"
     source, metadata = cell.get("source"), cell.get("metadata", {})
     lines = source if isinstance(source, list) else [source]
-    if not all(isinstance(line, str) for line in lines):
+    if not all(isinstance(line, str) and _is_text(line) for line in lines):
         return "its source is no text"
-    if not isinstance(metadata, dict) or not isinstance(metadata.get("tags", []), list):
+    if not isinstance(metadata, dict) or not isinstance(metadata.get("tags") or [], list):
         return "its metadata are no object"
     return None
+
+
+def _is_text(line: str) -> bool:
+    """Whether it can be sent: half of a character cannot."""
+    try:
+        line.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _unusable(path: str, why: str) -> CliError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import codeop
 import getpass
 import secrets
@@ -12,8 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from typing import Any
 
+import anyio
+
+from sandboxd.cli.client import knock, sentence
 from sandboxd.cli.faults import CliError, ExitCode, say
-from sandboxd.cli.inside.completing import offer_completion
+from sandboxd.cli.inside.completing import nothing_completed, offer_completion
 from sandboxd.kernels.text import plain
 from sandboxd_client import (
     Cell,
@@ -26,11 +30,15 @@ from sandboxd_client import (
     CellUpdate,
     InputRequest,
     Kernel,
+    KernelDied,
+    LeaseEnded,
     Sandboxd,
     SandboxdError,
+    SandboxLost,
 )
 
 _PATIENCE_S = 10.0
+_LEAVE = {"exit", "quit", "exit()", "quit()"}  # what would end the kernel, and then nobody leaves
 _BORDER = "# %%"  # the line that begins another cell, as editors have it
 
 
@@ -39,6 +47,7 @@ def kernel(args: Namespace) -> int:
 
     A kernel that was started here is ended here; one that was attached to lives on.
     """
+    anyio.run(knock)
     with Sandboxd(patience_s=_PATIENCE_S) as client:
         sandbox = client.sandbox(args.id)
         if args.attach:
@@ -99,7 +108,10 @@ class _Desk:
         self._count = held.info().execution_count
 
     def sit(self) -> int:
-        """Until Ctrl-D. Ctrl-C drops what was typed, or interrupts the cell that runs."""
+        """Until Ctrl-D, or `exit`. Ctrl-C drops what was typed, or interrupts the cell that runs.
+
+        Raises what ended the sandbox; after every other error somebody types on.
+        """
         offer_completion(self._kernel, self._lines)
         say("Ctrl-C interrupts a cell, Ctrl-D leaves")
         while True:
@@ -112,30 +124,48 @@ class _Desk:
                 print()
                 self._lines.clear()
                 continue
-            self._run_if_complete()
-
-    def _run_if_complete(self) -> None:
-        code = "\n".join(self._lines)
-        if not is_complete(code, python=self._speaks_python):
-            return
-        self._lines.clear()
-        if code.strip():
-            self._run(code)
+            code = "\n".join(self._lines)
+            if code.strip() in _LEAVE and self._speaks_python:
+                return ExitCode.OK
+            if is_complete(code, python=self._speaks_python):
+                self._lines.clear()
+                self._run(code)
 
     def _run(self, code: str) -> None:
-        cell = Showing(self._kernel, numbered=True).run(code)
+        try:
+            if code.strip():
+                self._show(Showing(self._kernel, numbered=True).run(code))
+        except (LeaseEnded, SandboxLost):
+            raise
+        except SandboxdError as error:
+            say(sentence(error))
+            if isinstance(error, KernelDied):
+                self._start_anew()
+
+    def _show(self, cell: Cell) -> None:
         self._count = cell.execution_count or self._count
         if not cell.ok and cell.error is None:
             say(f"the cell ended with {cell.outcome}")
         if cell.outcome is CellOutcome.DIED:
-            self._kernel.restart()
-        if cell.kernel_restarted or cell.outcome is CellOutcome.DIED:
-            say("the kernel was started anew: its variables are gone")
-            self._count = 0
+            self._start_anew()
+        elif cell.kernel_restarted:
+            self._forget()
+
+    def _start_anew(self) -> None:
+        self._kernel.restart()
+        self._forget()
+
+    def _forget(self) -> None:
+        say("the kernel was started anew: its variables are gone")
+        self._count = 0
 
     def _prompt(self) -> str:
         head = f"In [{self._count + 1}]: "
         return head if not self._lines else "...: ".rjust(len(head))
+
+
+_COMPILE = codeop.CommandCompiler()
+_COMPILE.compiler.flags |= ast.PyCF_ALLOW_TOP_LEVEL_AWAIT  # as in every cell of IPython's
 
 
 def is_complete(code: str, *, python: bool) -> bool:
@@ -149,7 +179,7 @@ def is_complete(code: str, *, python: bool) -> bool:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the kernel will say it
         try:
-            return codeop.compile_command(code, symbol="single") is not None
+            return _COMPILE(code, symbol="single") is not None
         except (SyntaxError, ValueError, OverflowError):
             return True
 
@@ -175,7 +205,8 @@ class Showing:
                 with closing(events):
                     return self._show(events)
             except KeyboardInterrupt:
-                self._kernel.interrupt()
+                with suppress(KernelDied):  # then the cell has an end, and tells it
+                    self._kernel.interrupt()
                 events = self._kernel.attach(self._cell_id, after=self._after)
 
     def _show(self, events: Iterable[CellEvent]) -> Cell:
@@ -211,7 +242,9 @@ class Showing:
 
     def _answer(self, prompt: str, *, password: bool) -> None:
         try:
-            self._kernel.input(getpass.getpass(prompt) if password else input(prompt))
+            with nothing_completed():
+                line = getpass.getpass(prompt) if password else input(prompt)
+            self._kernel.input(line)
         except EOFError:
             self._kernel.interrupt()
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 
 import anyio
 
-from sandboxd.cli.client import with_client
+from sandboxd.cli.client import LASTING_S, with_client
 from sandboxd.cli.faults import CliError, ExitCode, say
 from sandboxd.cli.inside.escape import Escape
 from sandboxd.cli.inside.execute import read_stdin, status_of
@@ -30,7 +30,6 @@ from sandboxd_client import (
 )
 
 _SHELL = ["/bin/sh", "-c", "command -v bash >/dev/null 2>&1 && exec bash; exec /bin/sh"]
-_PATIENCE_S = 60.0  # a restart of the daemon, or a train through a tunnel
 _GOODBYE_S = 2.0
 # What a program that was left in the middle may have switched on: the other screen, mouse reports,
 # bracketed paste, application keys, a hidden cursor, colours.
@@ -69,7 +68,7 @@ def shell(args: Namespace) -> int:
         say(f"left; it runs on: sandboxd shell {args.id} --attach {process.exec_id}")
         return ExitCode.OK
 
-    return with_client(verb, patience_s=_PATIENCE_S)
+    return with_client(verb, patience_s=LASTING_S)
 
 
 async def _on_terminal(process: AsyncProcess, terminal: AsyncTerminal) -> ExecResult | None:

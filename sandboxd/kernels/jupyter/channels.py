@@ -47,6 +47,7 @@ BESIDE_BYTES = 1 << 18  # what is longer is read and written beside the event lo
 
 _MOST_ASKED = 10_000  # requests whose answers are known to be its own
 _MOST_SESSIONS = 16
+_CLIENT = "client."  # begins the ids of requests that may be given again
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0
 _TOLD = {KernelState.RESTARTING, KernelState.DEAD}
 
@@ -85,10 +86,18 @@ class Heard:
 
 
 class Channels:
-    """One client at one kernel. `work` must run for its requests to be passed on."""
+    """One client at one kernel. `work` must run for its requests to be passed on.
 
-    def __init__(self, desk: Desk, kernel: LiveKernel, visit: Visit) -> None:
+    heard: the id of the last message that it heard, where it keeps count itself: then it may give a
+    request again, which the kernel has once, and finds its place after a restart of the daemon too.
+    """
+
+    def __init__(
+        self, desk: Desk, kernel: LiveKernel, visit: Visit, *, heard: str | None = None
+    ) -> None:
         self.visit = visit
+        self._keeps_count = heard is not None
+        self._heard = ""  # what is to be passed by, up to that message
         self._desk = desk
         self._kernel = kernel
         self._tenancy = kernel.tenancy
@@ -99,16 +108,17 @@ class Channels:
         self._requests: MemoryObjectSendStream[Order]
         self._taken: MemoryObjectReceiveStream[Order]
         self._requests, self._taken = anyio.create_memory_object_stream[Order](MOST_WAITING)
-        self._begin()
+        self._begin(heard or "")
 
-    def _begin(self) -> None:
+    def _begin(self, heard: str) -> None:
         """A session that comes back hears on from where it was, any other from now on."""
         process, talk = self._kernel.present, self._kernel.talk
         if process is None or talk is None:
             return
         self._live_from = talk.seq
         if self.visit.process != process.name:
-            self.visit.process, self.visit.seq = process.name, talk.seq
+            self.visit.process, self.visit.seq = process.name, 0 if heard else talk.seq
+            self._heard = heard
 
     # What it sends.
 
@@ -144,27 +154,27 @@ class Channels:
                 await self._pass_on(order)
                 continue
             await self._kernel.turn()
-            self._kernel.visits.begin(order.id)
+            began = self._kernel.visits.begin(order.id)
             given = False
             try:
                 given = await self._pass_on(order)
             finally:
-                if not given:
+                if began and not given:
                     self._kernel.visits.end(order.id)
 
     async def _pass_on(self, order: Order) -> bool:
-        """Give it to the kernel; False if that takes none."""
+        """Give it to the kernel; False if that takes none, or had it before."""
         await self._kernel.ready.wait()
         talk = self._kernel.talk
         if talk is None or self._kernel.death is not None:
             return False
+        msg_id = f"{_CLIENT}{order.id}" if self._keeps_count else new_id("msg")
         try:
-            await talk.send_signed(order.channel, new_id("msg"), order.parts)
+            return await talk.send_signed(order.channel, msg_id, order.parts)
         except SandboxdError as error:
             if error.code is not ErrorCode.KERNEL_DIED:
                 raise
             return False
-        return True
 
     # What it is to hear.
 
@@ -221,6 +231,8 @@ class Channels:
         async for event in line:
             match event:
                 case Said():
+                    if event.seq > self._live_from:
+                        self._heard = ""  # that was longer ago than anything is kept
                     if (said := await self._reading(event, writer)) is not None:
                         yield said
                     self.visit.seq = event.seq
@@ -246,6 +258,9 @@ class Channels:
         try:
             message = writer.read(said)
         except NoMessage:
+            return None
+        if self._heard:
+            self._heard = "" if message.id == self._heard else self._heard
             return None
         if not self._is_for_us(message):
             return None

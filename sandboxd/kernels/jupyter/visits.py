@@ -59,16 +59,17 @@ class Visits:
         """Whether the kernel runs something for one of them, or will."""
         return bool(self._running)
 
-    def begin(self, msg_id: str) -> None:
-        """The kernel is about to be given an execute request. One that it had before it drops."""
+    def begin(self, msg_id: str) -> bool:
+        """The kernel is about to be given an execute request. False: one that it had before."""
         if msg_id in self._begun:
-            return
+            return False
         self._begun[msg_id] = None
         if len(self._begun) > _MOST_BEGUN:
             self._begun.popitem(last=False)
         if not self._running:
             self._use.enter_context(self._tenancy.call())
         self._running.add(msg_id)
+        return True
 
     def end(self, msg_id: str) -> None:
         """It is done with it, or never got it."""

@@ -72,6 +72,21 @@ def test_what_comes_between_idle_and_reply_is_the_cells_and_after_both_it_is_lat
     assert told(run) == ["stdout"]
 
 
+@pytest.mark.parametrize("early", [True, False], ids=["reply", "idle"])
+def test_what_is_for_a_pager_is_shown_below_everything_else(*, early: bool) -> None:
+    page = {"source": "page", "start": 0, "data": {"text/plain": "help", "text/odd": 1}}
+    answer = reply(payload=[page, {"source": "set_next_input"}, None, {"source": "page"}])
+    parts = [stream("a"), answer, stream("b"), IDLE] if early else [stream("ab"), IDLE, answer]
+    run = CellRun(ORDER)
+    for part in parts:
+        run.hear(part)
+    cell = ended(run).cell()
+    assert [output["output_type"] for output in cell.outputs] == ["stream", "display_data"]
+    assert cell.outputs[1]["data"] == {"text/plain": "help"}
+    assert cell.text == "ab\nhelp"
+    assert run.journal.after(0)[-1]["output"] == cell.outputs[1]
+
+
 @pytest.mark.parametrize(
     ("content", "outcome"),
     [
