@@ -85,7 +85,8 @@ type Exec struct {
 	done        chan struct{} // closed once the record is complete
 
 	startedAt time.Time
-	kills     kills // as counted before it began
+	kills     kills         // as counted before it began
+	judge     func(*result) // what else there is to say of its end; nil for nothing
 
 	mu      sync.Mutex // guards what follows
 	stop    string     // outcome that we force: timeout or killed
@@ -352,6 +353,9 @@ func (g *guest) verdict(e *Exec, stop string, duration time.Duration) result {
 		res.outOfMemory(memory)
 	default:
 		res.outcome, res.signal = outcomeSignaled, signalName(end.signal)
+	}
+	if e.judge != nil {
+		e.judge(&res)
 	}
 	return res
 }

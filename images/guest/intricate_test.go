@@ -28,6 +28,9 @@ func TestOnlyMessagesFullOfValuesAreIntricate(t *testing.T) {
 		"header":     {messageOf(`{"x": "`+strings.Repeat("y", 70_000)+`"}`, head, "{}", "{}"), true},
 		"parent":     {messageOf(head, strings.Repeat("y", 70_000), "{}", "{}"), true},
 		"metadata":   {messageOf(head, head, strings.Repeat("y", 70_000), "{}"), true},
+		"fractions":  {messageOf(head, head, "{}", `{"x": [`+strings.Repeat("0.12345678901234567,", 700_000)+`1]}`), false},
+		"digits":     {messageOf(head, head, "{}", `{"x": [`+strings.Repeat(strings.Repeat("7", 4300)+",", 1_200)+`1]}`), true},
+		"escapes":    {messageOf(head, head, "{}", `{"text": "`+strings.Repeat(`\u00e9`, 1_200_000)+`"}`), true},
 		"no message": {[][]byte{[]byte(strings.Repeat("[", 1<<20))}, false},
 		"cut":        {messageOf(head, head, "{}", "{}")[:6], false},
 	} {

@@ -3,11 +3,15 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"maps"
+	"net"
 	"os"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -19,10 +23,11 @@ const (
 	mostKernels     = 64
 	mostDeadKernels = 16
 	openPatience    = 120 * time.Second // for a kernel to open its sockets
-	sendPatience    = 30 * time.Second  // for a kernel to take a message
-	connectionFile  = "{connection_file}"
-	kernelOutput    = 64 << 10 // of its own stdout and stderr, kept for people
-	mostKernelNote  = 64 << 10
+	// For a kernel to take a message: less than the daemon waits for it, so that it is told whose doing it is.
+	sendPatience   = 20 * time.Second
+	connectionFile = "{connection_file}"
+	kernelOutput   = 64 << 10 // of its own stdout and stderr, kept for people
+	mostKernelNote = 64 << 10
 )
 
 // Channels, by their numbers in frames.
@@ -32,6 +37,7 @@ const (
 	channelIOPub
 	channelStdin
 	channelControl
+	channelHeartbeat // which nobody listens to
 )
 
 // kernelRequest is the body of PUT /v1/kernels/{kid}. Like names a kernel whose own request this one
@@ -91,6 +97,8 @@ type kernel struct {
 	exec   *Exec
 	log    *messageLog
 	opened chan struct{} // closed once its sockets are, or it ended
+
+	foreign atomic.Bool // somebody else listened in its place
 
 	mu    sync.Mutex    // guards what follows
 	asked kernelRequest // the first one, and what it was given since
@@ -210,7 +218,8 @@ func (g *guest) startKernel(id string, r *kernelRequest) (*kernel, bool, error) 
 	command := execRequest{ExecID: id, Env: r.Env, Cwd: r.Cwd, User: r.User, OutputLimit: &limit}
 	file, err := k.writeConnectionFile(who)
 	if err != nil {
-		g.finish(k.exec, result{outcome: outcomeStartFailed, reason: "no_room", detail: err.Error()})
+		full := errors.Is(err, syscall.ENOSPC) && !inOwnMemory(err)
+		g.finish(k.exec, result{outcome: outcomeStartFailed, reason: "no_room", detail: err.Error(), hostShort: full})
 		close(k.opened)
 		return k, true, nil
 	}
@@ -218,6 +227,7 @@ func (g *guest) startKernel(id string, r *kernelRequest) (*kernel, bool, error) 
 	for _, word := range r.Argv {
 		command.Argv = append(command.Argv, strings.ReplaceAll(word, connectionFile, file))
 	}
+	k.exec.judge = func(res *result) { g.judge(k, res) }
 	g.start(k.exec, &command, settings)
 	go g.holdKernel(k)
 	return k, true, nil
@@ -229,7 +239,7 @@ func (k *kernel) writeConnectionFile(who account) (path string, err error) {
 	facts, err := json.Marshal(map[string]any{
 		"transport": "ipc", "ip": k.prefix, "key": k.key, "signature_scheme": "hmac-sha256",
 		"shell_port": channelShell, "iopub_port": channelIOPub, "stdin_port": channelStdin,
-		"control_port": channelControl, "hb_port": channelControl + 1, "kernel_name": "",
+		"control_port": channelControl, "hb_port": channelHeartbeat, "kernel_name": "",
 	})
 	if err != nil {
 		return "", err
@@ -259,8 +269,9 @@ func (g *guest) holdKernel(k *kernel) {
 		<-k.exec.done
 		cancel()
 	}()
-	if err := k.open(ctx); err != nil {
-		k.exec.forceEnd(outcomeKilled) // one that never listens is of no use
+	if err := k.open(ctx, func(conn net.Conn) bool { return g.isOurs(k, conn) }); err != nil {
+		k.foreign.Store(err == errForeign)
+		k.exec.forceEnd(outcomeSignaled) // one that never listens is of no use
 	}
 	close(k.opened)
 	<-k.exec.done
@@ -278,22 +289,26 @@ func (g *guest) holdKernel(k *kernel) {
 // lastWords is how long what a dead kernel had sent may take to be read.
 const lastWords = time.Second
 
-func (k *kernel) open(ctx context.Context) error {
+// open connects to each of its sockets. Whoever listens there is asked for by isOurs.
+func (k *kernel) open(ctx context.Context, isOurs func(net.Conn) bool) error {
 	pause := time.Millisecond
 	for _, channel := range []int{channelIOPub, channelShell, channelControl, channelStdin} {
 		kind := "DEALER"
 		if channel == channelIOPub {
 			kind = "SUB"
 		}
-		conn, err := dialZmtp(ctx, k.address(channel), kind, "sandbox-"+k.id)
+		conn, err := dialZmtp(ctx, k.address(channel), kind, "sandbox-"+k.id, isOurs)
 		for err != nil {
+			if err == errForeign {
+				return err
+			}
 			select {
 			case <-ctx.Done():
 				return ctx.Err()
 			case <-time.After(pause):
 			}
 			pause = min(2*pause, 20*time.Millisecond)
-			conn, err = dialZmtp(ctx, k.address(channel), kind, "sandbox-"+k.id)
+			conn, err = dialZmtp(ctx, k.address(channel), kind, "sandbox-"+k.id, isOurs)
 		}
 		k.mu.Lock()
 		k.conns[channel] = conn
@@ -337,7 +352,7 @@ func (k *kernel) send(channel int, id string, parts [][]byte) (fresh bool, err e
 	}
 	if err := conn.send(parts, sendPatience); err != nil {
 		conn.close()
-		k.exec.forceEnd(outcomeKilled) // it takes nothing any more, and may have got half of it
+		k.exec.forceEnd(outcomeSignaled) // it takes nothing any more, and may have got half of it
 		return true, fail("gone", "the kernel does not take messages: %v", err)
 	}
 	return true, nil

@@ -40,12 +40,16 @@ type zmtpConn struct {
 	to      *bufio.Writer
 }
 
-// dialZmtp connects, and for SUB subscribes to everything.
-func dialZmtp(ctx context.Context, address, kind, identity string) (*zmtpConn, error) {
+// dialZmtp connects, and for SUB subscribes to everything. Nothing is said to whom isOurs does not know.
+func dialZmtp(ctx context.Context, address, kind, identity string, isOurs func(net.Conn) bool) (*zmtpConn, error) {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "unix", address)
 	if err != nil {
 		return nil, err
+	}
+	if !isOurs(conn) {
+		conn.Close()
+		return nil, errForeign
 	}
 	z := &zmtpConn{conn: conn, from: bufio.NewReaderSize(conn, 64<<10), to: bufio.NewWriterSize(conn, 16<<10)}
 	_ = conn.SetDeadline(time.Now().Add(zmtpPatience))

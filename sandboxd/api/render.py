@@ -33,8 +33,10 @@ _SIGNALS = {
 
 
 def answer(body: Mapping[str, Any] | Sequence[Any], *, status: int = 200) -> Response:
-    """A JSON response."""
-    return Response(to_json(body), status_code=status, media_type="application/json")
+    """A JSON response. What is no number is null: not every reader of JSON knows it."""
+    return Response(
+        to_json(body, inf_nan_mode="null"), status_code=status, media_type="application/json"
+    )
 
 
 def network(reached: Network) -> Any:

@@ -32,6 +32,7 @@ class FrameLine(AsyncIterator[E], ABC, Generic[E]):
     """
 
     _followed: str  # what runs at the other end, in words
+    _read_bytes = _READ_BYTES  # at once
 
     def __init__(
         self, stream: AsyncStream, early: bytes, *, limit: int = MAX_PAYLOAD_BYTES
@@ -76,7 +77,7 @@ class FrameLine(AsyncIterator[E], ABC, Generic[E]):
             early, self._early = self._early, b""
             return early
         try:
-            data = await self._stream.receive(_READ_BYTES)
+            data = await self._stream.receive(self._read_bytes)
         except OSError as error:
             raise GuestLost(str(error), sent=True) from error
         if not data:

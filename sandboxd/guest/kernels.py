@@ -13,6 +13,7 @@ from enum import IntEnum
 from struct import Struct
 from typing import Any
 from urllib.parse import quote
+from weakref import WeakSet
 
 import anyio
 import anyio.lowlevel
@@ -30,7 +31,10 @@ LARGEST_MESSAGE = 16 << 20
 
 _MAX_LIST_BYTES = 16 << 20
 _MAX_PARTS = 300
-_TURN_S = 0.005  # of the loop's time that a flood may take before others have their turn
+# Of the loop's time that all floods together may take before others have their turn, and what each
+# has at least.
+_TURN_S, _LEAST_TURN_S = 0.005, 0.0005
+_FLOODS: WeakSet[KernelLine] = WeakSet()  # lines that used up their last turn
 _FRAME_BYTES = LARGEST_MESSAGE + (1 << 16)  # a whole message, and the lengths of its parts
 _HEAD = Struct(">QB")
 _LENGTH = Struct(">I")
@@ -140,6 +144,7 @@ class KernelLine(FrameLine[KernelEvent]):
     """
 
     _followed = "kernel"
+    _read_bytes = 1 << 16  # which is taken apart without a break
 
     def __init__(self, stream: AsyncStream, early: bytes) -> None:
         super().__init__(stream, early, limit=_FRAME_BYTES)
@@ -148,11 +153,19 @@ class KernelLine(FrameLine[KernelEvent]):
     async def __anext__(self) -> KernelEvent:
         """The next event. Raises GuestLost."""
         if not self._frames:  # a receive lets others run
-            self._turn_ends = anyio.current_time() + _TURN_S
+            _FLOODS.discard(self)
+            self._turn_ends = 0.0
+        elif self._turn_ends == 0.0:
+            self._begin_turn()
         elif anyio.current_time() > self._turn_ends:
+            _FLOODS.add(self)
             await anyio.lowlevel.checkpoint()
-            self._turn_ends = anyio.current_time() + _TURN_S
+            self._begin_turn()
         return await super().__anext__()
+
+    def _begin_turn(self) -> None:
+        turn_s = max(_LEAST_TURN_S, _TURN_S / max(1, len(_FLOODS)))
+        self._turn_ends = anyio.current_time() + turn_s
 
     def _read(self, frame: Frame) -> KernelEvent:
         return _read_event(frame)

@@ -18,6 +18,7 @@ from sandboxd.wire.codes import CellOutcome, ErrorCode
 MOST_WAITING = 64
 _MOST_CELLS = 256  # that are remembered
 _MOST_BYTES = 32 << 20  # of ended ones
+_LATE_BYTES = 8 << 20  # of what all of them showed after their ends
 _WEIGHED_EACH = 8  # how many cells come until all are weighed again
 _MOST_FORGOTTEN = 10_000  # whose ids are remembered, so that none is run again
 
@@ -52,6 +53,7 @@ class CellBook:
         self._cells: OrderedDict[str, Ticket] = OrderedDict()
         self._forgotten: OrderedDict[str, None] = OrderedDict()
         self._entered = 0
+        self._late = 0  # bytes of late outputs, of all cells that are remembered
 
     @property
     def waits(self) -> bool:
@@ -105,7 +107,9 @@ class CellBook:
             return self._hear_sent(message)
         ticket = self._given(message.parent_id)
         if ticket is not None:
-            ticket.run.hear(message)
+            before = ticket.run.late.size
+            ticket.run.hear(message, late=self._late < _LATE_BYTES)
+            self._late += ticket.run.late.size - before
         return ticket
 
     def _given(self, message_id: str) -> Ticket | None:
@@ -142,7 +146,7 @@ class CellBook:
         for cell_id, own in ended:
             if len(self._cells) <= _MOST_CELLS and size <= _MOST_BYTES:
                 return
-            del self._cells[cell_id]
+            self._late -= self._cells.pop(cell_id).run.late.size
             size -= own
             self._forgotten[cell_id] = None
             if len(self._forgotten) > _MOST_FORGOTTEN:

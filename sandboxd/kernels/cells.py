@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sandboxd.guest.kernels import Channel, Missing
 from sandboxd.kernels.messages import Message
 from sandboxd.kernels.outputs import Outputs
+from sandboxd.kernels.text import readable
 from sandboxd.model.kernel import Cell, CellError, CellOrder
 from sandboxd.wire.codes import CellOutcome, Verdict
 
 _JOURNAL_BYTES = 8 << 20
 _PIECE_CHARS = 1 << 18  # of a stream, in one event
-_EVENT_COST = 200  # of bookkeeping, in bytes
+_EVENT_COST = 400  # of bookkeeping, in bytes
 _LATE_BYTES, _LATE_CHARS = 1 << 19, 1 << 16  # as any remembered cell may have late output
 _LINES = 200  # of a traceback
 _LINE_CHARS = 10_000
 _JSON_KIND = re.compile(r"application/(.*\+)?json$")
+_KIND_CHARS = 255  # of a media type
+_MOST_COUNT = 1 << 53  # what every reader of JSON can count to
 
 Event = dict[str, Any]
 
@@ -121,9 +124,14 @@ class CellRun:
 
     # What the kernel says of it.
 
-    def hear(self, message: Message) -> None:
-        """Take a message that answers it."""
+    def hear(self, message: Message, *, late: bool = True) -> None:
+        """Take a message that answers it. late: whether there is room for what it shows if that
+        comes too late.
+        """
         self._truncated |= not message.readable
+        if self._past and not late:
+            self.late.truncated = True
+            return
         if message.channel is Channel.SHELL:
             self._hear_reply(message)
         elif message.channel is Channel.STDIN:
@@ -180,7 +188,7 @@ class CellRun:
 
     def _note_count(self, message: Message) -> None:
         count = message.content.get("execution_count")
-        if type(count) is int and count >= 0:
+        if type(count) is int and 0 <= count < _MOST_COUNT:
             self._count = count
 
     def _show(self, message: Message, outputs: Outputs) -> None:
@@ -196,7 +204,7 @@ class CellRun:
                 self._display(message, outputs)
             case "update_display_data":
                 data, metadata, display_id = _shown(message)
-                size = message.size
+                size = _cost_of(message, data, metadata)
                 outputs.update(display_id, data, metadata, size=size)
                 facts = {"display_id": display_id, "data": data, "metadata": metadata}
                 self._tell("update", size=size, **facts)
@@ -228,8 +236,9 @@ class CellRun:
             output["execution_count"] = self._count
         if display_id:
             output["transient"] = {"display_id": display_id}
-        outputs.show(output, size=message.size)
-        self._tell("output", size=message.size, output=output)
+        size = _cost_of(message, data, metadata)
+        outputs.show(output, size=size)
+        self._tell("output", size=size, output=output)
 
     def _tell(self, type_: str, *, size: int = 0, **facts: Any) -> None:
         if not self._past:
@@ -263,13 +272,13 @@ class CellRun:
             return CellOutcome.INTERRUPTED if self.interrupted else CellOutcome.ABORTED
         return CellOutcome.ERROR
 
-    def cell(self) -> Cell:
-        """The record as it is now."""
+    def cell(self, *, text: Callable[[str], str] = readable) -> Cell:
+        """The record as it is now. text: makes of its words what a person would read."""
         return Cell(
             cell_id=self.order.cell_id,
             outcome=self.outcome,
             execution_count=self._count,
-            text=self.outputs.read(),
+            text=text(self.outputs.read()),
             stdout=self.outputs.streams["stdout"].text(),
             stderr=self.outputs.streams["stderr"].text(),
             outputs=self.outputs.listed(),
@@ -313,6 +322,12 @@ def _data_of(content: Mapping[str, Any]) -> dict[str, Any]:
     return {kind: value for kind, value in shown if _is_shown(kind, value)}
 
 
+def _cost_of(message: Message, data: Mapping[str, Any], metadata: Mapping[str, Any]) -> int:
+    """What it takes to keep a display, in bytes, about."""
+    texts = (*data.values(), *metadata.values())
+    return message.size if all(isinstance(each, str) for each in texts) else message.cost
+
+
 def _shown(message: Message) -> tuple[dict[str, Any], dict[str, Any], str]:
     """The data by its media types, their metadata, and the display's id."""
     metadata = message.content.get("metadata")
@@ -326,7 +341,11 @@ def _shown(message: Message) -> tuple[dict[str, Any], dict[str, Any], str]:
 
 
 def _is_shown(kind: str, value: Any) -> bool:
-    """Whether a notebook may hold it: JSON of any kind, else text, whole or in lines."""
+    """Whether a notebook may hold it: JSON of any kind, else text, whole or in lines. What has a
+    name that is none is left out.
+    """
+    if len(kind) > _KIND_CHARS:
+        return False
     if _JSON_KIND.match(kind) or isinstance(value, str):
         return True
     return isinstance(value, list) and all(isinstance(line, str) for line in value)

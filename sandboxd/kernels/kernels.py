@@ -9,17 +9,19 @@ from typing import Any
 
 import anyio
 import structlog
+from anyio import CapacityLimiter, to_thread
 from anyio.abc import TaskGroup, TaskStatus
 
 from sandboxd.clock import Clock
 from sandboxd.errors import SandboxdError
 from sandboxd.execution.commands import KEEPALIVE_S
-from sandboxd.kernels.cell_book import Ticket
-from sandboxd.kernels.cells import Event
+from sandboxd.kernels.cells import CellRun, Event
+from sandboxd.kernels.early.proofs import Way, proven_before
 from sandboxd.kernels.jupyter.channels import Channels
 from sandboxd.kernels.live import LiveKernel
 from sandboxd.kernels.processes import Process, Processes
 from sandboxd.kernels.specs import KernelSpec
+from sandboxd.kernels.text import readable
 from sandboxd.leases.desk import Desk
 from sandboxd.leases.tenancy import Tenancy
 from sandboxd.model.ids import new_kernel_id
@@ -30,6 +32,7 @@ from sandboxd.wire.codes import ErrorCode
 log = structlog.get_logger(__name__)
 
 _MOST = 32  # of one lease
+_BESIDE_BYTES = 1 << 17  # of outputs
 
 
 class Kernels:
@@ -40,7 +43,9 @@ class Kernels:
         self._metrics = metrics
         self._processes = Processes(desk, clock=clock)
         self._of: dict[str, dict[str, LiveKernel]] = {}  # by lease
+        self._proven: dict[str, set[Way]] = {}  # by lease: how kernels were started there
         self._looking: dict[str, anyio.Lock] = {}
+        self._readers = CapacityLimiter(1)
         self._tasks: TaskGroup | None = None
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -97,14 +102,15 @@ class Kernels:
         """
         with self._desk.using(lease_id, owner=owner) as tenancy:
             kernel = await self._find(tenancy, kernel_id)
-            return kernel.submit(order).run.cell()
+            return await self._shown(kernel.submit(order).run)
 
-    def _concluded(self, tenancy: Tenancy, ticket: Ticket) -> Cell:
-        if ticket.error is not None:
-            if tenancy.lease.over:
-                raise tenancy.over_error()
-            raise ticket.error
-        return ticket.run.cell()
+    async def _shown(self, run: CellRun) -> Cell:
+        """The cell as it is now; a long text is made readable beside the event loop."""
+        if run.outputs.size <= _BESIDE_BYTES:
+            return run.cell()
+        cell = run.cell(text=str)
+        text = await to_thread.run_sync(readable, cell.text, limiter=self._readers)
+        return replace(cell, text=text)
 
     async def look_cell(
         self, lease_id: str, kernel_id: str, cell_id: str, *, owner: str | None, wait_s: float = 0
@@ -115,7 +121,9 @@ class Kernels:
         if wait_s > 0:
             with tenancy.call(), anyio.move_on_after(wait_s):
                 await ticket.ended.wait()
-        return ticket.run.cell() if ticket.error is None else self._concluded(tenancy, ticket)
+        if ticket.error is not None:
+            raise tenancy.over_error() if tenancy.lease.over else ticket.error
+        return await self._shown(ticket.run)
 
     @asynccontextmanager
     async def _used(
@@ -237,6 +245,7 @@ class Kernels:
             if lease_id not in self._of:
                 found = await self._processes.all(tenancy)
                 self._of[lease_id] = {}
+                self._proven[lease_id] = proven_before(tenancy.lease.terms)
                 assert self._tasks is not None
                 self._tasks.start_soon(self._forget, tenancy, name=f"kernels-of-{lease_id}")
                 for past in found.values():
@@ -261,6 +270,7 @@ class Kernels:
             tenancy=tenancy,
             processes=self._processes,
             metrics=self._metrics,
+            proven=self._proven[tenancy.lease.id],
             waits=bool(past) and past[-1].waits,
         )
         self._of[tenancy.lease.id][order.kernel_id] = kernel
@@ -283,6 +293,7 @@ class Kernels:
     async def _forget(self, tenancy: Tenancy) -> None:
         await tenancy.recorded.wait()
         self._of.pop(tenancy.lease.id, None)
+        self._proven.pop(tenancy.lease.id, None)
 
 
 async def _cancel_when(event: anyio.Event, scope: anyio.CancelScope) -> None:

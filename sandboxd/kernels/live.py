@@ -21,15 +21,12 @@ from sandboxd.guest.kernels import Channel, Missing
 from sandboxd.kernels import endings, verdicts
 from sandboxd.kernels.cell_book import CellBook, Ticket
 from sandboxd.kernels.cells import CellRun
+from sandboxd.kernels.early.proofs import Way
 from sandboxd.kernels.jupyter.visits import Visits
 from sandboxd.kernels.messages import Message
 from sandboxd.kernels.patience import Patience
 from sandboxd.kernels.processes import Process, Processes
-from sandboxd.kernels.requests import (
-    content_of,
-    marks_of,
-    message_id_of,
-)
+from sandboxd.kernels.requests import content_of, marks_of, message_id_of
 from sandboxd.kernels.succession import Succession
 from sandboxd.kernels.talk import Talk
 from sandboxd.leases.tenancy import Tenancy
@@ -44,6 +41,7 @@ class LiveKernel:
     """See the module. `run` must run for anything to happen.
 
     changed: replaced and set with everything that is heard. visits: who uses it beside our cells.
+    proven: as of Succession.
     """
 
     def __init__(
@@ -53,6 +51,7 @@ class LiveKernel:
         tenancy: Tenancy,
         processes: Processes,
         metrics: Metrics,
+        proven: set[Way],
         waits: bool = False,
     ) -> None:
         self.tenancy = tenancy
@@ -73,6 +72,7 @@ class LiveKernel:
             heard=self._hear,
             missed=self._miss,
             ended=self._wake,
+            proven=proven,
             waits=waits,
         )
         self._book = CellBook()
@@ -247,7 +247,7 @@ class LiveKernel:
         except SandboxdError as error:
             if self.tenancy.lease.over:
                 raise
-            self._mark_dead(error)
+            self._mark_dead(self._succession.judged(error))
         else:
             self.state, self.death = KernelState.IDLE, None
             self._note("kernel_ready")
@@ -345,7 +345,7 @@ class LiveKernel:
             if self._restart is not None or self._shut_down is not None:
                 return
             if patience.runs_out():
-                await self._succession.interrupt()
+                await self._succession.try_to_interrupt()
             await self._news(until=patience.due)
 
     def _close(self, ticket: Ticket) -> None:

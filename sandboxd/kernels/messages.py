@@ -14,13 +14,18 @@ from datetime import datetime
 from typing import Any
 
 from jupyter_client.session import DELIM, Session
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
 from sandboxd.guest.kernels import Channel, Said
 
 _SIGNED = 4  # header, parent, metadata, content
 _MOST_HEAD = 64 << 10  # each but the content
 _MOST_PATCHED = 256 << 10
+_SMALL = 4 << 10
+# What lists, objects and what is in them take as objects of ours, in bytes; and by how much all
+# that may outgrow its text.
+_WEIGHTS = {b"[": 64, b"{": 232, b":": 100, b",": 40, b'"': 30}
+_WEIGHED = 4
 
 
 class NoMessage(ValueError):
@@ -31,7 +36,8 @@ class NoMessage(ValueError):
 class Message:
     """One message. parent: the header of what it answers, empty if nothing. seq: the guest's.
 
-    readable: whether its content could be read; it is empty if not. size: of its content, in bytes.
+    readable: whether its content could be read; it is empty if not. exact: whether its parts as
+    they came are JSON that anybody can read. raw: its content as it came.
     """
 
     channel: Channel
@@ -42,7 +48,21 @@ class Message:
     content: Mapping[str, Any]
     buffers: tuple[bytes, ...] = ()
     readable: bool = True
-    size: int = 0
+    exact: bool = True
+    raw: bytes = b""
+
+    @property
+    def size(self) -> int:
+        """Of its content, in bytes."""
+        return len(self.raw)
+
+    @property
+    def cost(self) -> int:
+        """Its size; more for one full of small values, each of which takes many times its bytes."""
+        if self.size < _SMALL:
+            return self.size
+        values = sum(self.raw.count(mark) * weight for mark, weight in _WEIGHTS.items())
+        return max(self.size, values // _WEIGHED)
 
     @property
     def kind(self) -> str:
@@ -66,6 +86,11 @@ class Message:
     def parent_id(self) -> str:
         """The id of what it answers; empty if nothing."""
         return _text(self.parent.get("msg_id"))
+
+    @property
+    def parent_session(self) -> str:
+        """The session of whom it answers; empty if nobody's."""
+        return _text(self.parent.get("session"))
 
     def text(self, name: str) -> str:
         """A text of its content; empty where it is none."""
@@ -116,21 +141,22 @@ class Writer:
             raise NoMessage("nobody signed it")
         if any(len(part) > _MOST_HEAD for part in signed[:-1]):
             raise NoMessage("a head is too large")
-        header, parent, metadata = (_object(part) for part in signed[:-1])
+        heads = [_object(part) for part in signed[:-1]]
         try:
-            content, readable = _object(signed[-1]), True
+            (content, plain), readable = _object(signed[-1]), True
         except NoMessage:  # whoever waits for such an answer still learns that there was one
-            content, readable = {}, False
+            content, plain, readable = {}, False, False
         return Message(
             channel=said.channel,
             seq=said.seq,
-            header=header,
-            parent=parent,
-            metadata=metadata,
+            header=heads[0][0],
+            parent=heads[1][0],
+            metadata=heads[2][0],
             content=content,
             buffers=parts[start + 1 + _SIGNED :],
             readable=readable,
-            size=len(signed[-1]),
+            exact=plain and all(exact for _, exact in heads),
+            raw=signed[-1],
         )
 
 
@@ -138,16 +164,23 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _object(part: bytes) -> dict[str, Any]:
+def written(value: Mapping[str, Any]) -> bytes:
+    """A part of a message that anybody can read: what is no number is null."""
+    return to_json(value, inf_nan_mode="null")
+
+
+def _object(part: bytes) -> tuple[dict[str, Any], bool]:
+    """A part, read, and whether it is JSON as it came."""
     try:
         value = from_json(part, allow_inf_nan=True)
+        exact = b"NaN" not in part and b"Infinity" not in part
     except ValueError:
         if len(part) > _MOST_PATCHED:
             raise NoMessage("a part is not JSON") from None
-        value = _patched(part)
+        value, exact = _patched(part), False
     if not isinstance(value, dict):
         raise NoMessage("a part is no object")
-    return value
+    return value, exact
 
 
 def _patched(part: bytes) -> Any:

@@ -10,16 +10,17 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from sandboxd.kernels.text import collapse, plain
-
 Output = dict[str, Any]
 
 STREAM_CHARS = 1 << 20
 DISPLAY_BYTES = 8 << 20
 MOST_OUTPUTS = 10_000
 
+TEXT_CHARS = STREAM_CHARS + 4096  # a whole stream and the mark of its gap
+
 _PIECE_CHARS = 4096
 _COST = 200  # of an output, in bytes, whatever it shows
+_STRETCH_COST = 400  # of a stretch of a stream
 
 _GAP = "\n[… {} characters are missing here …]\n"
 
@@ -35,7 +36,7 @@ class StreamText:
         self._head: list[str] = []
         self._head_size = 0
         # Up to a piece more than the limit, so that a flood of characters moves nothing each time.
-        self._tail: deque[str] = deque()
+        self._tail: deque[str] | None = None  # most have none
         self._tail_size = 0
 
     def add(self, text: str) -> None:
@@ -46,11 +47,16 @@ class StreamText:
             _append(self._head, text[:room])
             self._head_size += min(room, len(text))
         text = text[max(room, len(text) - self._limit) :]
+        if text:
+            self._add_to_tail(text)
+
+    def _add_to_tail(self, text: str) -> None:
+        tail = self._tail = self._tail or deque()
         self._tail_size += len(text)
         for start in range(0, len(text), _PIECE_CHARS):
-            _append(self._tail, text[start : start + _PIECE_CHARS])
-        while self._tail and self._tail_size - len(self._tail[0]) >= self._limit:
-            self._tail_size -= len(self._tail.popleft())
+            _append(tail, text[start : start + _PIECE_CHARS])
+        while tail and self._tail_size - len(tail[0]) >= self._limit:
+            self._tail_size -= len(tail.popleft())
 
     @property
     def size(self) -> int:
@@ -69,7 +75,7 @@ class StreamText:
 
     def text(self) -> str:
         """What is kept, the gap marked."""
-        head, tail = "".join(self._head), "".join(self._tail)
+        head, tail = "".join(self._head), "".join(self._tail or ())
         if not self.missing:
             return head + tail
         return head + _GAP.format(self.missing) + tail[-self._limit :]
@@ -94,7 +100,7 @@ class Outputs:
         self.truncated = False
         self.streams = {name: StreamText(streams) for name in ("stdout", "stderr")}
         self._list: list[_Kept] = []
-        self._by_display: dict[str, list[_Kept]] = {}
+        self._by_display: dict[str, _Display] = {}
         self._bytes = 0
         self._clear_next = False
 
@@ -111,7 +117,8 @@ class Outputs:
         last = self._list[-1] if self._list else None
         if last is None or last.text is None or last.output["name"] != name:
             stretch = StreamText(self._stream_limit)
-            last = self._keep({"output_type": "stream", "name": name}, text=stretch, size=0)
+            output = {"output_type": "stream", "name": name}
+            last = self._keep(output, text=stretch, size=_STRETCH_COST)
         if last is not None and last.text is not None:
             size = min(len(text), last.text.room)
             if self._has_room(size):
@@ -130,17 +137,20 @@ class Outputs:
             return None
         display_id = output.get("transient", {}).get("display_id")
         if display_id:
-            self._by_display.setdefault(display_id, []).append(kept)
+            self._by_display.setdefault(display_id, _Display()).join(kept)
         return kept.output
 
     def update(
         self, display_id: str, data: Mapping[str, Any], metadata: Mapping[str, Any], *, size: int
     ) -> None:
         """Displays of that id show something else now, of about that many bytes."""
-        for kept in self._by_display.get(display_id, ()):
-            if self._has_room(_COST + size - kept.size):
-                kept.output |= {"data": dict(data), "metadata": dict(metadata)}
-                self._resize(kept, _COST + size)
+        display = self._by_display.get(display_id)
+        if display is None:
+            return
+        more = display.growth(_COST + size)
+        if self._has_room(more):
+            display.update({"data": data, "metadata": metadata}, size=_COST + size)
+            self._bytes += more
 
     def clear(self, *, wait: bool) -> None:
         """Nothing is shown any more; wait: as soon as there is something else to show."""
@@ -154,16 +164,18 @@ class Outputs:
     def listed(self) -> tuple[Output, ...]:
         """The outputs, as a notebook has them."""
         return tuple(
-            {**kept.output, "text": kept.text.text()} if kept.text else _as_kept(kept.output)
+            {**kept.output, "text": kept.text.text()} if kept.text else _as_kept(kept.shown)
             for kept in self._list
         )
 
     def read(self) -> str:
-        """The text of it: stdout, what displays and results say in words, and errors, in order."""
+        """The text of it: stdout, what displays and results say in words, and errors, in order, as
+        it was sent. Head and tail of it, if it is very long, which is `truncated` too.
+        """
         words: list[str] = []
         last_apart = False
         for kept in self._list:
-            said = _words_of(kept.output) if kept.text is None else kept.text.text()
+            said = _words_of(kept.shown) if kept.text is None else kept.text.text()
             if not said or kept.output.get("name") == "stderr":
                 continue
             # A display stands on lines of its own, between stretches of what was printed.
@@ -172,7 +184,13 @@ class Outputs:
                 words.append("\n")
             words.append(said)
             last_apart = kept.text is None
-        return collapse(plain("".join(words)))
+        text = "".join(words)
+        missing = len(text) - TEXT_CHARS
+        if missing <= 0:
+            return text
+        self.truncated = True
+        half = TEXT_CHARS // 2
+        return text[:half] + _GAP.format(missing) + text[-half:]
 
     def _about_to_show(self) -> None:
         if self._clear_next:
@@ -201,14 +219,51 @@ class Outputs:
 
 
 class _Kept:
-    """An output; text: of a stream."""
+    """An output; text: of a stream; updated: what it shows by now instead, as others do."""
 
-    __slots__ = ("output", "size", "text")
+    __slots__ = ("output", "size", "text", "updated")
 
     def __init__(self, output: Output, text: StreamText | None) -> None:
         self.output = output
         self.text = text
         self.size = 0
+        self.updated: Output = {}
+
+    @property
+    def shown(self) -> Output:
+        """The output as it was updated last."""
+        return {**self.output, **self.updated}
+
+
+class _Display:
+    """Outputs that are updated together: how many they are costs only the first update time."""
+
+    __slots__ = ("_count", "_fresh", "_newest", "_size")
+
+    def __init__(self) -> None:
+        self._newest: Output = {}  # one for all
+        self._fresh: list[_Kept] = []  # that were not updated yet
+        self._count = 0
+        self._size = 0
+
+    def join(self, kept: _Kept) -> None:
+        """One more of them."""
+        self._fresh.append(kept)
+        self._count += 1
+        self._size += kept.size
+
+    def growth(self, size: int) -> int:
+        """By how many bytes they grow if each has that many."""
+        return self._count * size - self._size
+
+    def update(self, newest: Output, *, size: int) -> None:
+        """All of them show that now, of so many bytes each."""
+        for kept in self._fresh:
+            kept.output = {k: v for k, v in kept.output.items() if k not in newest}
+            kept.updated = self._newest
+        self._fresh.clear()
+        self._newest.update(newest)
+        self._size = self._count * size
 
 
 def _words_of(output: Output) -> str:

@@ -5,8 +5,8 @@ A kernel that is restarted is another process under another name; the guest know
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -62,7 +62,7 @@ class Process:
 
 
 class Processes:
-    """The kernel processes of all leases. Raises as `reattach.ask` does."""
+    """The kernel processes of all leases. Raises as `reattach.ask` does, and `timeout`."""
 
     def __init__(self, desk: Desk, *, clock: Clock) -> None:
         self._desk = desk
@@ -79,7 +79,7 @@ class Processes:
         """
         found: dict[str, list[Process]] = {}
         try:
-            with anyio.fail_after(_START_S):
+            with _within(_START_S):
                 guests = await ask(self._desk, tenancy, lambda g: g.kernels.list())
         except SandboxdError as error:
             if error.code is ErrorCode.NOT_FOUND:
@@ -95,13 +95,13 @@ class Processes:
 
     async def specs(self, tenancy: Tenancy) -> list[KernelSpec]:
         """The kernelspecs of the sandbox."""
-        with anyio.fail_after(_START_S):
+        with _within(_START_S):
             places = folders(tenancy.lease.terms.env)
             return await ask(self._desk, tenancy, lambda g: list_specs(g, places=places))
 
     async def start(self, tenancy: Tenancy, order: KernelOrder) -> Process:
         """A kernel's first process. Raises `start_failed` for a kernelspec that is not there."""
-        with anyio.fail_after(_START_S):
+        with _within(_START_S):
             places = folders(tenancy.lease.terms.env)
             spec = await ask(self._desk, tenancy, lambda g: find_spec(g, order.spec, places=places))
             start = KernelStart(
@@ -120,7 +120,7 @@ class Processes:
         by_message = process.interrupted_by_message
         note = _note(order, generation=process.generation, by_message=by_message)
         note |= {"early": True, "language": process.language}
-        with anyio.fail_after(_START_S):
+        with _within(_START_S):
             alive, changes = await ask(
                 self._desk,
                 tenancy,
@@ -154,7 +154,7 @@ class Processes:
             like=before.name,
             note=_note(order, generation=generation, by_message=by_message),
         )
-        with anyio.fail_after(_START_S):
+        with _within(_START_S):
             return await self._start(tenancy, start)
 
     async def _start(self, tenancy: Tenancy, start: KernelStart) -> Process:
@@ -175,12 +175,12 @@ class Processes:
 
     async def interrupt(self, tenancy: Tenancy, process: Process) -> None:
         """Interrupt the kernel and the programs that it waits for, by signal."""
-        with anyio.fail_after(_KILL_S):
+        with _within(_KILL_S):
             await ask_once(self._desk, tenancy, lambda g: g.kernels.signal(process.name, "INT"))
 
     async def kill(self, tenancy: Tenancy, process: Process) -> None:
         """End a process and all that it started; it is dead when this returns."""
-        with anyio.fail_after(_KILL_S):
+        with _within(_KILL_S):
             await ask(self._desk, tenancy, lambda g: g.kernels.signal(process.name, "KILL"))
 
     async def remove(self, tenancy: Tenancy, kernel_id: str) -> None:
@@ -188,7 +188,7 @@ class Processes:
         for process in (await self.all(tenancy)).get(kernel_id, []):
             await self.kill(tenancy, process)
             forget = partial(_forget, name=process.name)
-            with anyio.fail_after(_KILL_S):
+            with _within(_KILL_S):
                 await ask(self._desk, tenancy, forget)
 
     async def make_ready(self, talk: Talk) -> bool:
@@ -225,6 +225,18 @@ def early_start(kernel_id: str, spec: KernelSpec, *, expected: Claim) -> KernelS
         note={**note, "early": True, "waits": True, "language": spec.language},
         expected=expected,
     )
+
+
+@contextmanager
+def _within(seconds: float) -> Iterator[None]:
+    """Raises `timeout` for a guest that does not answer in time."""
+    try:
+        with anyio.fail_after(seconds):
+            yield
+    except TimeoutError:
+        raise SandboxdError(
+            ErrorCode.TIMEOUT, f"the guest did not answer within {seconds:g} s"
+        ) from None
 
 
 async def tell(talk: Talk, expressions: Mapping[str, str]) -> Message:

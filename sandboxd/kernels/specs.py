@@ -6,12 +6,13 @@ kernels too. `python3` needs none: whoever has ipykernel has that kernel.
 
 from __future__ import annotations
 
-import json
 import posixpath
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
+
+from pydantic_core import from_json
 
 from sandboxd.errors import SandboxdError
 from sandboxd.guest.client import Guest
@@ -21,6 +22,7 @@ DEFAULT = "python3"
 
 _MOST_BYTES = 1 << 18
 _MOST_SPECS = 64
+_MOST_NAMES = 256  # that are looked at in each place
 _MOST_WORDS = 64
 _USUAL_PATH = "/usr/local/bin:/usr/bin"
 _SYSTEM = ("/usr/local/share/jupyter", "/usr/share/jupyter")
@@ -100,7 +102,7 @@ async def list_specs(guest: Guest, *, places: list[str]) -> list[KernelSpec]:
 
 async def _names(guest: Guest, place: str) -> AsyncIterator[str]:
     try:
-        async with aclosing(guest.files.list(place)) as entries:
+        async with aclosing(guest.files.list_page(place, limit=_MOST_NAMES)) as entries:
             async for entry in entries:
                 yield entry.name
     except SandboxdError as error:
@@ -119,8 +121,10 @@ async def _read(guest: Guest, folder: str) -> KernelSpec | None:
             return None
         raise
     try:
-        return read_spec(posixpath.basename(folder), json.loads(data), folder=folder)
-    except (ValueError, RecursionError):
+        # Strictly, for it is passed on: half characters and what is no number are refused.
+        said = from_json(data, allow_inf_nan=False)
+        return read_spec(posixpath.basename(folder), said, folder=folder)
+    except ValueError:
         return None
 
 
@@ -137,7 +141,7 @@ def read_spec(name: str, said: Any, *, folder: str) -> KernelSpec:
         argv=tuple(_placed(words, folder) for words in _texts(argv)),
         display_name=str(said.get("display_name") or name)[:256],
         language=str(said.get("language") or "")[:64],
-        env={k: v for k, v in env.items() if isinstance(v, str)} if isinstance(env, dict) else {},
+        env=dict(_variables(env)) if isinstance(env, dict) else {},
         interrupted_by_message=said.get("interrupt_mode") == "message",
         metadata=metadata if isinstance(metadata, dict) else {},
     )
@@ -148,6 +152,13 @@ def _texts(words: list[Any]) -> Iterator[str]:
         if not isinstance(word, str) or "\0" in word:
             raise ValueError("a word of argv is no text")
         yield word
+
+
+def _variables(env: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Those that a program can be given."""
+    for name, value in env.items():
+        if name and isinstance(value, str) and not {"=", "\0"} & set(name) and "\0" not in value:
+            yield name, value
 
 
 def _placed(word: str, folder: str) -> str:

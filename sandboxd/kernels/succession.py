@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import anyio
+import structlog
 from anyio.abc import TaskGroup
 
+from sandboxd.errors import SandboxdError
 from sandboxd.guest.kernels import Channel, Missing
 from sandboxd.kernels import verdicts
+from sandboxd.kernels.early.proofs import Way, way_of
 from sandboxd.kernels.messages import Message
 from sandboxd.kernels.processes import Process, Processes
 from sandboxd.kernels.talk import Talk
@@ -19,6 +22,9 @@ from sandboxd.leases.tenancy import Tenancy
 from sandboxd.model.command import ExecRecord
 from sandboxd.model.ids import new_id
 from sandboxd.model.kernel import KernelOrder
+from sandboxd.wire.codes import ErrorCode
+
+log = structlog.get_logger(__name__)
 
 _PAST_S = 30.0  # to read what a process said that ended before this daemon
 
@@ -26,7 +32,8 @@ _PAST_S = 30.0  # to read what a process said that ended before this daemon
 class Succession:
     """See the module. heard, missed: as of Talk; ended: told when a process has.
 
-    waits: the first of them runs from before the lease, until `take` says whose it is.
+    waits: the first of them runs from before the lease, until `take` says whose it is. proven:
+    ways to start a kernel that have worked in this sandbox, so that its image has what they need.
     """
 
     def __init__(
@@ -38,11 +45,13 @@ class Succession:
         heard: Callable[[Message], None],
         missed: Callable[[Missing], None],
         ended: Callable[[], None],
+        proven: set[Way],
         waits: bool,
     ) -> None:
         self.order = order
         self.process: Process | None = None
         self.talk: Talk | None = None
+        self._proven = proven
         self._tenancy = tenancy
         self._processes = processes
         self._heard, self._missed, self._told_end = heard, missed, ended
@@ -68,9 +77,12 @@ class Succession:
     async def read_past(self, process: Process) -> ExecRecord | None:
         """Hear what a process said that has been replaced; how it ended. None: not in time."""
         talk = self._speak(process)
+        record = None
         with anyio.move_on_after(_PAST_S):
-            return await talk.run()
-        return None
+            record = await talk.run()
+        if talk.was_ready:
+            self._proven.add(way_of(self.order))
+        return record
 
     async def begin(self, tasks: TaskGroup) -> None:
         """Start the first process; returns once it takes cells. Raises `start_failed`."""
@@ -87,6 +99,11 @@ class Succession:
         await self.follow(tasks, anew)
 
     async def follow(self, tasks: TaskGroup, process: Process) -> None:
+        """As `begin`, for a process that runs."""
+        await self._follow(tasks, process)
+        self._proven.add(way_of(self.order))
+
+    async def _follow(self, tasks: TaskGroup, process: Process) -> None:
         """Speak with a process from now on; returns once it takes cells. Raises `start_failed`."""
         self.process, self.talk = process, self._speak(process)
         talk = self.talk
@@ -109,9 +126,26 @@ class Succession:
             return
         if self.process.interrupted_by_message:
             msg_id = new_id("msg")
-            await self.talk.send(Channel.CONTROL, "interrupt_request", {}, msg_id=msg_id)
+            try:
+                await self.talk.send(Channel.CONTROL, "interrupt_request", {}, msg_id=msg_id)
+            except SandboxdError as error:
+                if error.code is not ErrorCode.KERNEL_DIED:  # then it is dead, as `ended` says
+                    raise
         else:
             await self._processes.interrupt(self._tenancy, self.process)
+
+    async def try_to_interrupt(self) -> None:
+        """The same, where one that cannot be interrupted is restarted soon."""
+        try:
+            await self.interrupt()
+        except SandboxdError as error:
+            if self._tenancy.lease.over:
+                raise
+            log.info("kernel.not_interrupted", kernel=self.order.kernel_id, why=str(error))
+
+    def judged(self, error: SandboxdError) -> SandboxdError:
+        """What kept a process from taking cells, with its fault."""
+        return verdicts.spoiled(error) if way_of(self.order) in self._proven else error
 
     async def remove(self) -> None:
         """End the kernel, and have its guest forget all of it."""

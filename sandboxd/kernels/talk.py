@@ -23,6 +23,7 @@ from sandboxd.guest.kernels import (
     Sent,
 )
 from sandboxd.guest.line import GuestLost
+from sandboxd.kernels import verdicts
 from sandboxd.kernels.early.binding import failure
 from sandboxd.kernels.messages import Message, NoMessage, Writer
 from sandboxd.leases.desk import Desk
@@ -35,6 +36,7 @@ log = structlog.get_logger(__name__)
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0
 _SEND_S = 30.0
+_END_S = 10.0  # for the end of a kernel that takes nothing any more
 _OWN = "own"  # begins the ids of requests that are nobody's but ours
 READY = "own-ready"  # of the last one before a kernel takes cells
 
@@ -68,6 +70,7 @@ class Talk:
         self._seq = 0
         self._line: KernelLine | None = None
         self._up = anyio.Event()
+        self._over = anyio.Event()
         self._answers: dict[str, _Answer] = {}
         self._questions: dict[str, _Question] = {}
 
@@ -141,6 +144,7 @@ class Talk:
 
     def _end(self, record: ExecRecord) -> None:
         self.ended = record
+        self._over.set()
         self.caught_up.set()
         for question in self._questions.values():
             question.answered.set()
@@ -189,19 +193,20 @@ class Talk:
         """
         msg_id = msg_id or new_id("own")
         question = self._questions[msg_id] = _Question(seen=seen)
+        given = False
         try:
             with anyio.fail_after(within_s):
                 await self.send(Channel.SHELL, kind, content, msg_id=msg_id)
+                given = True
                 if self.ended is None:
                     await question.answered.wait()
         except TimeoutError:
-            raise SandboxdError(
-                ErrorCode.TIMEOUT, f"the kernel did not answer within {within_s:g} s"
-            ) from None
+            raise (verdicts.mute(within_s) if given else _not_reached(within_s)) from None
         finally:
             del self._questions[msg_id]
         if question.reply is None:
-            raise SandboxdError(ErrorCode.KERNEL_DIED, "the kernel died before it answered")
+            assert self.ended is not None
+            raise verdicts.death(self.ended)
         return question.reply
 
     async def send_signed(self, channel: Channel, msg_id: str, parts: Sequence[bytes]) -> bool:
@@ -216,12 +221,16 @@ class Talk:
                 while sent is None:
                     sent = await self._try_to_deliver(channel, msg_id, parts)
         except TimeoutError:
-            raise SandboxdError(
-                ErrorCode.TIMEOUT, f"the kernel was not reached for {_SEND_S:g} s"
-            ) from None
+            raise _not_reached(_SEND_S) from None
         if sent.error:
-            raise SandboxdError(ErrorCode.KERNEL_DIED, sent.error)
+            raise await self._taken_by_nobody(sent.error)
         return sent.fresh or again
+
+    async def _taken_by_nobody(self, why: str) -> SandboxdError:
+        """What a message is answered that the kernel did not take; its end is about to come."""
+        with anyio.move_on_after(_END_S):
+            await self._over.wait()
+        return verdicts.takes_nothing(why) if self.ended is None else verdicts.death(self.ended)
 
     async def _try_to_deliver(
         self, channel: Channel, msg_id: str, parts: list[bytes]
@@ -245,6 +254,10 @@ class Talk:
 def is_own(message_id: str) -> bool:
     """Whether a request of that id is nobody's but ours."""
     return message_id.startswith(_OWN)
+
+
+def _not_reached(within_s: float) -> SandboxdError:
+    return SandboxdError(ErrorCode.TIMEOUT, f"the kernel was not reached for {within_s:g} s")
 
 
 class _Question:

@@ -8,11 +8,17 @@ import re
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 
 
+def readable(text: str) -> str:
+    """Both. It takes long for a long text."""
+    return collapse(plain(text))
+
+
 def collapse(text: str) -> str:
     """Carriage returns take effect, so that of a progress bar its last state is left."""
     if "\r" not in text:
         return text
-    return "\n".join(_overwritten(line) for line in text.replace("\r\n", "\n").split("\n"))
+    lines = text.replace("\r\n", "\n").split("\n")
+    return "\n".join(_overwritten(line) if "\r" in line else line for line in lines)
 
 
 def _overwritten(line: str) -> str:

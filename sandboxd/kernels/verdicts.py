@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from sandboxd.errors import SandboxdError
 from sandboxd.model.command import ExecRecord
-from sandboxd.wire.codes import CellOutcome, ErrorCode, Fault, Outcome, Verdict, exec_verdict
+from sandboxd.wire.codes import (
+    CellOutcome,
+    ErrorCode,
+    Fault,
+    Outcome,
+    StartFailure,
+    Verdict,
+    exec_verdict,
+)
 
 CLEAN = Verdict(None, None, mask=False)
 _BY_CALLER = Verdict(ErrorCode.KILLED, Fault.CLIENT, mask=False)
@@ -24,9 +32,9 @@ def of_cell(outcome: CellOutcome) -> Verdict:
 
 def of_death(record: ExecRecord) -> Verdict:
     """Of a cell that its kernel's end took with it: by the end's cause."""
-    if record.outcome in {Outcome.EXITED, Outcome.SIGNALED, None}:
+    if record.from_inside or record.outcome in {Outcome.EXITED, Outcome.SIGNALED, None}:
         return Verdict(ErrorCode.KERNEL_DIED, Fault.AGENT, mask=False)
-    cause = exec_verdict(record.outcome, host_short=record.host_short)
+    cause = exec_verdict(record.outcome, reason=record.reason, host_short=record.host_short)
     return Verdict(ErrorCode.KERNEL_DIED, cause.fault, mask=cause.mask)
 
 
@@ -43,23 +51,60 @@ def death(record: ExecRecord) -> SandboxdError:
     )
 
 
+_OF_THE_IMAGE = {StartFailure.NOT_FOUND, StartFailure.NOT_EXECUTABLE, StartFailure.TOO_LONG}
+
+
 def not_started(spec: str, record: ExecRecord) -> SandboxdError:
-    """What calls on a kernel are answered whose process ended before it took cells."""
+    """What calls on a kernel are answered whose process ended before it took cells: the image's
+    doing, where nothing says that a limit of the sandbox was met, or that somebody inside was in
+    the way.
+    """
     words = record.last_words()
+    fault, mask = Fault.TASK, True
+    unlaunched = record.outcome is Outcome.START_FAILED and record.reason not in _OF_THE_IMAGE
+    if record.from_inside or unlaunched or record.outcome in {Outcome.OOM, Outcome.LOST}:
+        cause = of_death(record)
+        fault, mask = cause.fault or Fault.UNKNOWN, cause.mask
     return SandboxdError(
         ErrorCode.START_FAILED,
         f"kernel {spec!r} is not available in this image: it ended before it answered"
         + (f": {words}" if words else f" ({record.detail or record.outcome})"),
-        fault=Fault.TASK,
-        mask=True,
+        fault=fault,
+        mask=mask,
         details={"spec": spec, "exit_code": record.exit_code},
     )
+
+
+def spoiled(error: SandboxdError) -> SandboxdError:
+    """The same for a kernelspec that has run in this sandbox before: what kept it from running now
+    came from inside since.
+    """
+    if error.code is not ErrorCode.START_FAILED or error.fault is not Fault.TASK:
+        return error
+    details = {**error.details, "from_inside": True}
+    return SandboxdError(error.code, error.detail, fault=Fault.AGENT, mask=False, details=details)
 
 
 def silent(spec: str) -> SandboxdError:
     """The same for one whose process lives and says nothing."""
     detail = f"kernel {spec!r} was started, and did not answer in time"
     return SandboxdError(ErrorCode.START_FAILED, detail, fault=Fault.TASK, mask=True)
+
+
+def takes_nothing(why: str) -> SandboxdError:
+    """What a message is answered that a kernel does not take any more, before its end is known."""
+    return SandboxdError(ErrorCode.KERNEL_DIED, why, fault=Fault.AGENT, mask=False)
+
+
+def mute(within_s: float) -> SandboxdError:
+    """What a request is answered that the kernel has, and says nothing to."""
+    return SandboxdError(
+        ErrorCode.TIMEOUT,
+        f"the kernel did not answer within {within_s:g} s",
+        fault=Fault.AGENT,
+        mask=False,
+        details={"from_inside": True},
+    )
 
 
 def shut_down() -> SandboxdError:

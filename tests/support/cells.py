@@ -137,11 +137,11 @@ def open_kernel(sandbox: Speaker, spec: str = "python3", **fields: Any) -> Kerne
     return Kernel(sandbox, response.json()["kernel_id"])
 
 
-def add_liar(sandbox: Speaker, name: str = "liar", **env: str) -> None:
+def add_liar(sandbox: Speaker, name: str = "liar", *, mode: str = "signal", **env: str) -> None:
     """Put the kernel that misbehaves on order into a sandbox, as kernelspec `name`."""
     program = f"/opt/{name}.py"
     _write(sandbox, program, _LIAR.read_bytes())
-    add_spec(sandbox, name, [python_inside(sandbox), program], env)
+    add_spec(sandbox, name, [python_inside(sandbox), program], env, mode=mode)
 
 
 def add_bash(sandbox: Speaker) -> None:
@@ -169,13 +169,18 @@ def check_outputs(outputs: Iterable[Mapping[str, Any]]) -> None:
     nbformat.validate(json.loads(json.dumps(notebook)))
 
 
-def add_spec(sandbox: Speaker, name: str, argv: list[str], env: dict[str, str]) -> None:
-    """Put a kernelspec into a sandbox; `argv` without the connection file, which comes last."""
+def add_spec(
+    sandbox: Speaker, name: str, argv: list[str], env: dict[str, str], *, mode: str = "signal"
+) -> None:
+    """Put a kernelspec into a sandbox; `argv` without the connection file, which comes last. mode:
+    how it is interrupted.
+    """
     spec = {
         "argv": [*argv, "{connection_file}"],
         "display_name": name,
         "language": name,
         "env": env,
+        "interrupt_mode": mode,
     }
     _write(sandbox, f"{_SPECS}/{name}/kernel.json", json.dumps(spec).encode())
 

@@ -13,6 +13,7 @@ prints it. A step is an object:
     times              how often
     key                signed with that, not with the kernel's own
     sleep, exit        seconds to do nothing; a status to end with
+    close              a channel that it closes
 """
 
 from __future__ import annotations
@@ -50,14 +51,14 @@ class Liar:
             socket.bind(f"ipc://{facts['ip']}-{number}")
             self.sockets[name] = socket
         self.peer = b""
+        self.poller = zmq.Poller()
 
     def serve(self) -> None:
         """Until it is told to exit."""
-        poller = zmq.Poller()
         for name in ("shell", "control"):
-            poller.register(self.sockets[name], zmq.POLLIN)
+            self.poller.register(self.sockets[name], zmq.POLLIN)
         while True:
-            for socket, _ in poller.poll():
+            for socket, _ in self.poller.poll():
                 self.take(next(name for name, one in self.sockets.items() if one is socket))
 
     def take(self, channel: str) -> None:
@@ -111,6 +112,10 @@ class Liar:
     def obey(self, step: dict[str, Any], asked: dict[str, Any]) -> None:
         if "exit" in step:
             os._exit(step["exit"])
+        if "close" in step:
+            socket = self.sockets[step["close"]]
+            self.poller.unregister(socket)
+            socket.close(linger=0)
         time.sleep(step.get("sleep", 0))
         if not {"say", "frames", "texts"} & set(step):
             return

@@ -157,10 +157,11 @@ def _events(
                     yield seq, to_json({"seq": seq, "type": "keepalive"}) + b"\n"
                 else:
                     seq = event["seq"]
-                    yield seq, to_json(event) + b"\n"
+                    yield seq, to_json(event, inf_nan_mode="null") + b"\n"
         ended = await services.kernels.look_cell(*cell, owner=caller.owner)
         whole = render_kernels.cell(ended)
-        yield seq + 1, to_json({"seq": seq + 1, "type": "ended", "cell": whole}) + b"\n"
+        last = {"seq": seq + 1, "type": "ended", "cell": whole}
+        yield seq + 1, to_json(last, inf_nan_mode="null") + b"\n"
 
     return ndjson(request, lines, request_id=request_id_of(request))
 

@@ -33,7 +33,7 @@ from sandboxd.kernels.jupyter import frames
 from sandboxd.kernels.jupyter.frames import Order
 from sandboxd.kernels.jupyter.visits import Visit
 from sandboxd.kernels.live import LiveKernel
-from sandboxd.kernels.messages import Message, NoMessage, Writer
+from sandboxd.kernels.messages import Message, NoMessage, Writer, written
 from sandboxd.kernels.processes import Process
 from sandboxd.kernels.requests import cell_id_of
 from sandboxd.kernels.talk import is_own
@@ -43,6 +43,7 @@ from sandboxd.model.kernel import KernelState
 from sandboxd.wire.codes import ErrorCode
 
 MOST_WAITING = 1000  # requests of one client
+MOST_WAITING_BYTES = 32 << 20
 BESIDE_BYTES = 1 << 18  # what is longer is read and written beside the event loop
 
 _MOST_ASKED = 10_000  # requests whose answers are known to be its own
@@ -108,6 +109,7 @@ class Channels:
         self._requests: MemoryObjectSendStream[Order]
         self._taken: MemoryObjectReceiveStream[Order]
         self._requests, self._taken = anyio.create_memory_object_stream[Order](MOST_WAITING)
+        self._waiting_bytes = 0
         self._begin(heard or "")
 
     def _begin(self, heard: str) -> None:
@@ -139,6 +141,9 @@ class Channels:
             self._requests.send_nowait(order)
         except anyio.WouldBlock:
             raise Crowded(f"{MOST_WAITING} requests wait") from None
+        self._waiting_bytes += order.size
+        if self._waiting_bytes > MOST_WAITING_BYTES:
+            raise Crowded(f"requests of {self._waiting_bytes} bytes wait")
 
     def _remember(self, order: Order) -> None:
         self._asked[order.id] = None
@@ -150,6 +155,7 @@ class Channels:
     async def work(self) -> None:
         """Pass its requests on, behind the cells that were there before. Until cancelled."""
         async for order in self._taken:
+            self._waiting_bytes -= order.size
             if order.kind != "execute_request":
                 await self._pass_on(order)
                 continue
@@ -265,6 +271,9 @@ class Channels:
         if not self._is_for_us(message):
             return None
         parts = said.parts[said.parts.index(DELIM) + 2 :]
+        if not message.exact:  # a client would stumble over it
+            read = (message.header, message.parent, message.metadata, message.content)
+            parts = (*map(written, read), *message.buffers)
         return Heard(message.channel, message.header, parts)
 
     def _is_for_us(self, message: Message) -> bool:
@@ -273,7 +282,7 @@ class Channels:
         return (
             message.channel is Channel.IOPUB
             or message.parent_id in self._asked
-            or message.parent.get("session") in self._sessions
+            or message.parent_session in self._sessions
         )
 
 

@@ -16,10 +16,13 @@ from typing import Any
 from pydantic_core import to_json
 
 from sandboxd.guest.kernels import Channel
+from sandboxd.wire.json_values import has_more_values
 
 V1 = "v1.kernel.websocket.jupyter.org"
 
 _MOST_PARTS = 256
+_MOST_VALUES = 32_768  # of a frame: reading them holds up everybody else
+_MOST_NAME = 255  # of ids and types
 _PARTS = 4  # header, parent, metadata, content
 _NUMBER, _OFFSET = Struct(">I"), Struct("<Q")
 _NAMES = {each.name.lower(): each for each in (Channel.SHELL, Channel.STDIN, Channel.CONTROL)}
@@ -46,6 +49,11 @@ class Order:
     session: str
     parts: tuple[bytes, ...]
 
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return sum(map(len, self.parts))
+
 
 def read_frame(data: str | bytes, *, v1: bool) -> Order:
     """The message in a frame that a client sent. Raises NoFrame."""
@@ -55,9 +63,15 @@ def read_frame(data: str | bytes, *, v1: bool) -> Order:
                 raise NoFrame("frames of that protocol are binary")
             return _read_v1(data)
         text, buffers = (data, ()) if isinstance(data, str) else _split(data)
-        return _read_object(json.loads(text), buffers)
+        return _read_object(_read_json(text), buffers)
     except (ValueError, RecursionError) as error:
         raise error if isinstance(error, NoFrame) else NoFrame("a frame is not JSON") from error
+
+
+def _read_json(text: str | bytes) -> Any:
+    if has_more_values(text.encode() if isinstance(text, str) else text, _MOST_VALUES):
+        raise NoFrame(f"a frame has more than {_MOST_VALUES} values")
+    return json.loads(text)
 
 
 def _read_object(said: Any, buffers: Sequence[bytes]) -> Order:
@@ -74,7 +88,7 @@ def _read_v1(data: bytes) -> Order:
     channel, *parts = _cut(data)
     if len(parts) < _PARTS:
         raise NoFrame("a message has too few parts")
-    header, *others = map(json.loads, parts[:_PARTS])
+    header, *others = map(_read_json, parts[:_PARTS])
     if not all(isinstance(part, dict) for part in (header, *others)):
         raise NoFrame("a part of a message is no object")
     return _order(channel.decode("utf-8", "replace"), header, tuple(parts))
@@ -109,13 +123,16 @@ def _order(channel: Any, header: Mapping[str, Any], parts: tuple[bytes, ...]) ->
     kind, msg_id, session = (header.get(name) for name in ("msg_type", "msg_id", "session"))
     if not isinstance(kind, str) or not isinstance(msg_id, str) or not msg_id:
         raise NoFrame("a header has no msg_id or no msg_type")
+    session = session if isinstance(session, str) else ""
+    if max(map(len, (kind, msg_id, session))) > _MOST_NAME:
+        raise NoFrame(f"an id or a type is longer than {_MOST_NAME} characters")
     if channel is None:
         found: Channel | None = _ELSEWHERE.get(kind, Channel.SHELL)
     else:
         found = _NAMES.get(channel) if isinstance(channel, str) else None
     if found is None:
         raise NoFrame("messages go to shell, stdin or control")
-    return Order(found, kind, msg_id, session if isinstance(session, str) else "", parts)
+    return Order(found, kind, msg_id, session, parts)
 
 
 def write_frame(

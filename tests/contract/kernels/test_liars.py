@@ -25,6 +25,7 @@ REPLY: Step = {"say": "execute_reply", "on": "shell", "content": {"status": "ok"
 FAILED: Step = {"say": "execute_reply", "on": "shell", "content": {"status": "error", "ename": "E"}}
 IDLE: Step = {"say": "status", "content": {"execution_state": "idle"}}
 DISPLAY = '{"msg_id": "d", "msg_type": "display_data"}'
+PARENT = '{"msg_id": "cell.own"}'
 
 
 def printed(text: str, **more: Any) -> Step:
@@ -109,11 +110,11 @@ HARMLESS: dict[str, list[Step]] = {
                                 {**printed("FILL"), "fill": ["\u20ac", 4 * _MB]},
                                 {**printed("x"), "buffers": 20 * _MB}, REPLY, IDLE],
     "messages full of values": [
-        {"texts": [DISPLAY, "{}", "{}", '{"data": {"application/json": [FILL]}}'],
+        {"texts": [DISPLAY, PARENT, "{}", '{"data": {"application/json": [FILL]}}'],
          "fill": ['{"a": 1},', 1_500_000]},
-        {"texts": [DISPLAY, "{}", "{}", '{"data": {"application/json": [FILL]}}'],
+        {"texts": [DISPLAY, PARENT, "{}", '{"data": {"application/json": [FILL]}}'],
          "fill": ["1,", 7 * _MB]},
-        {"texts": [DISPLAY, "{}", "{}", '{"data": {"a": [FILL]}}'], "fill": ["\x01,", 4 * _MB]},
+        {"texts": [DISPLAY, PARENT, "{}", '{"data": {"a": [FILL]}}'], "fill": ["\x01,", 4 * _MB]},
         REPLY, IDLE,
     ],
     "a flood": [printed("x", times=20_000), REPLY, IDLE],
@@ -122,6 +123,18 @@ HARMLESS: dict[str, list[Step]] = {
                             {"say": "update_display_data", "times": 300,
                              "content": {"data": {"text/plain": "y"},
                                          "transient": {"display_id": "d"}}}, REPLY, IDLE],
+    "updates without end": [{**shown({"text/plain": "x"}, transient={"display_id": "d"}),
+                             "times": 9_000},
+                            {"say": "update_display_data", "times": 9_000,
+                             "content": {"data": {"text/plain": "y"},
+                                         "transient": {"display_id": "d"}}}, REPLY, IDLE],
+    "a media type without end": [
+        {"texts": [DISPLAY, PARENT, "{}", '{"data": {"application/FILL": "x"}}'],
+         "fill": ["+", 15 * _MB]}, REPLY, IDLE],
+    "colours without end": [{**shown({"text/plain": "FILL"}), "fill": ["\x1b[m", _MB]}, REPLY,
+                            IDLE],
+    "no numbers": [{"texts": [DISPLAY, PARENT, "{}", '{"data": {"application/json": [NaN]}}']},
+                   REPLY, IDLE],
     "a line overwritten ever again": [printed("x" * 400_000 + "\ry" * 300_000), REPLY, IDLE],
     "traceback without end": [{"say": "error", "content": {"traceback": ["x" * 20_000] * 400}},
                               REPLY, IDLE],
@@ -134,7 +147,7 @@ def test_whatever_is_said_besides_harms_neither_the_cell_nor_its_neighbours(
 ) -> None:
     longest = 0.0
     with ThreadPoolExecutor(1) as worker, httpx.Client(base_url=daemon.url) as other:
-        running = worker.submit(run, liar, *steps, timeout_s=60)
+        running = worker.submit(run, liar, *steps, timeout_s=60, cell_id="own")
         while not running.done():
             began = time.monotonic()
             assert other.get("/v1/version", timeout=30).status_code == 200

@@ -25,8 +25,8 @@ def order(number: int, *, code: str = "1") -> CellOrder:
 def message(cell: str, kind: str, *, channel: Channel = Channel.IOPUB, **content: str) -> Message:
     size = sum(map(len, content.values()))
     return Message(
-        channel=channel, seq=1, header={"msg_type": kind, "msg_id": "m"}, metadata={}, size=size,
-        parent={"msg_id": message_id_of(cell)}, content=content,
+        channel=channel, seq=1, header={"msg_type": kind, "msg_id": "m"}, metadata={},
+        raw=b"x" * size, parent={"msg_id": message_id_of(cell)}, content=content,
     )  # fmt: skip
 
 
@@ -89,6 +89,28 @@ def test_what_is_remembered_of_large_cells_is_bounded() -> None:
     kept = [ticket.run.size for n in range(100) if (ticket := book.get(f"c{n}")) is not None]
     assert sum(kept) < 80 * _MB
     assert book.get("c99") is not None
+
+
+def test_what_all_cells_show_too_late_is_bounded_too() -> None:
+    book = CellBook()
+    for number in range(200):
+        book.join(order(number))
+        run_next(book)
+    for number in range(200):
+        for _ in range(10):
+            text = "x" * 20_000
+            book.hear(message(f"c{number}", "stream", name="stdout", text=text))
+    runs = [ticket.run for n in range(200) if (ticket := book.get(f"c{n}")) is not None]
+    assert sum(run.late.size for run in runs) < 10 * _MB
+    assert runs[0].cell().late_outputs
+    assert all(run.cell().truncated for run in runs)
+    for number in range(200, 600):  # whoever is forgotten gives its room back
+        book.join(order(number))
+        run_next(book)
+    book.hear(message("c599", "stream", name="stdout", text="late"))
+    ticket = book.get("c599")
+    assert ticket is not None
+    assert ticket.run.cell().late_outputs
 
 
 STEPS = st.lists(

@@ -290,3 +290,17 @@ def test_input_is_asked_for_only_while_it_runs() -> None:
         run.hear(part)
     ended(run).hear(asks)
     assert run.asked_input is None
+
+
+def test_a_media_type_without_end_is_none() -> None:
+    run = CellRun(ORDER)
+    kind = "application/" + "+" * (4 << 20)
+    run.hear(message("display_data", {"data": {kind: "x", "text/plain": "y"}, "metadata": {}}))
+    assert run.outputs.listed()[0]["data"] == {"text/plain": "y"}
+
+
+def test_a_count_that_nobody_can_read_is_none() -> None:
+    run = CellRun(ORDER)
+    run.hear(message("execute_input", {"execution_count": 7}))
+    run.hear(message("execute_input", {"execution_count": 10**400}))
+    assert run.count == 7

@@ -111,3 +111,22 @@ def test_any_text_is_a_message_or_refused(text: str) -> None:
     for v1 in (False, True):
         with pytest.raises(NoFrame):
             read_frame(text, v1=v1)
+
+
+@pytest.mark.parametrize("v1", [True, False])
+def test_a_frame_that_would_take_long_to_read_is_refused_unread(v1: bool) -> None:
+    content = json.dumps({"a": [[] for _ in range(40_000)]}).encode()
+    texts = (json.dumps(header()).encode(), b"{}", b"{}", content)
+    frame = write_frame(Channel.SHELL, header(), texts, v1=v1)
+    with pytest.raises(NoFrame, match="values"):
+        read_frame(frame, v1=v1)
+    text = json.dumps({"code": "[{,}]" * 100_000}).encode()
+    frame = write_frame(Channel.SHELL, header(), (*texts[:3], text, b"[" * 100_000), v1=v1)
+    assert read_frame(frame, v1=v1).kind == "comm_msg"
+
+
+@pytest.mark.parametrize("name", ["msg_id", "msg_type", "session"])
+def test_names_that_are_remembered_are_short(name: str) -> None:
+    frame = json.dumps({"header": header(**{name: "x" * 256}), "channel": "shell"})
+    with pytest.raises(NoFrame, match="longer"):
+        read_frame(frame, v1=False)

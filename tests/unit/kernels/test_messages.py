@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from jupyter_client.session import Session
 
 from sandboxd.guest.kernels import Channel, Said
-from sandboxd.kernels.messages import Message, NoMessage, Writer
+from sandboxd.kernels.messages import Message, NoMessage, Writer, written
 
 WRITER = Writer("key")
 JSON = st.recursive(
@@ -103,3 +103,31 @@ def test_bytes_that_are_no_text_and_halves_of_characters_are_replaced() -> None:
 def test_an_answer_whose_content_is_unreadable_is_an_answer_all_the_same(content: bytes) -> None:
     message = read(content)
     assert (message.content, message.readable, message.parent_id) == ({}, False, "p")
+
+
+def test_a_message_full_of_small_values_costs_what_they_take() -> None:
+    text = read(b'{"text": "' + b"[{" * 50_000 + b'"}')
+    assert text.size <= text.cost
+    values = read(b'{"a": [' + b"{}," * 50_000 + b"1]}")
+    assert values.cost > 20 * values.size // 4
+    small = read(b'{"a": [{}, {}, {}]}')
+    assert small.cost == small.size
+
+
+@pytest.mark.parametrize(
+    ("content", "readable", "again"),
+    [
+        (b'{"a": "plain"}', True, None),
+        (b'{"a": [NaN, -Infinity]}', True, b'{"a":[null,null]}'),
+        (b'{"a": "caf\xe9"}', True, '{"a":"caf\ufffd"}'.encode()),
+        (b'{"a": 1} trailing', False, b"{}"),
+        (b'}, "channel": "shell", "x": {', False, b"{}"),
+    ],
+)
+def test_what_is_no_exact_json_is_known_and_can_be_written_anew(
+    content: bytes, readable: bool, again: bytes | None
+) -> None:
+    message = read(content)
+    assert (message.readable, message.exact) == (readable, again is None)
+    if again is not None:
+        assert written(message.content) == again

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import time
 from typing import Any
+from weakref import ref
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandboxd.kernels.outputs import DISPLAY_BYTES, MOST_OUTPUTS, STREAM_CHARS, Outputs, StreamText
+from sandboxd.kernels.outputs import (
+    DISPLAY_BYTES,
+    MOST_OUTPUTS,
+    STREAM_CHARS,
+    TEXT_CHARS,
+    Outputs,
+    StreamText,
+)
 from tests.support.cells import check_outputs
 
 _QUICK_S = 1.0  # for what takes some milliseconds: not more than that grows with its square
@@ -62,7 +70,7 @@ def test_a_flood_of_single_characters_takes_neither_time_nor_objects() -> None:
         stream.add("y")
     assert time.process_time() - began < 5 * _QUICK_S
     assert stream.text().endswith("y" * (1 << 15))
-    assert len(stream._head) + len(stream._tail) < 100
+    assert len(stream._head) + len(stream._tail or ()) < 100
 
 
 def test_stretches_of_a_stream_stand_where_they_came() -> None:
@@ -187,4 +195,40 @@ def test_bounds_are_those_that_are_told() -> None:
         outputs.stream("stdout", "x" * STREAM_CHARS)
     assert outputs.size <= DISPLAY_BYTES + 2 * STREAM_CHARS
     assert outputs.streams["stdout"].missing == 4 * STREAM_CHARS
+    assert outputs.truncated
+
+
+class Data(dict[str, str]):
+    """One that can be seen to go."""
+
+
+def test_updates_cost_the_same_however_many_displays_they_change() -> None:
+    outputs = Outputs()
+    for _ in range(10_000):
+        show(outputs, "1", display_id="d")
+    for number in range(20_000):  # 200 million changes, if each were made
+        update(outputs, "d", str(number))
+    assert texts(outputs) == ["19999"] * 10_000
+
+
+def test_what_was_shown_before_an_update_is_not_kept() -> None:
+    outputs = Outputs()
+    data = Data({"text/plain": "x"})
+    seen = ref(data)
+    output = {"output_type": "display_data", "data": data, "metadata": {}}
+    outputs.show({**output, "transient": {"display_id": "d"}}, size=1000)
+    del data, output
+    update(outputs, "d", "2")
+    assert seen() is None
+    assert texts(outputs) == ["2"]
+
+
+def test_a_text_of_many_displays_keeps_head_and_tail_and_says_so() -> None:
+    outputs = Outputs()
+    show(outputs, "first " + "x" * STREAM_CHARS)
+    show(outputs, "y" * STREAM_CHARS + " last")
+    assert not outputs.truncated
+    text = outputs.read()
+    assert (text[:5], text[-4:]) == ("first", "last")
+    assert len(text) < TEXT_CHARS + 100
     assert outputs.truncated

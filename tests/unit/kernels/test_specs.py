@@ -58,6 +58,11 @@ def test_whatever_the_file_says_it_is_a_kernelspec_or_none(said: Any) -> None:
     assert {type(text) for text in [*spec.argv, *spec.env.values()]} == {str}
 
 
+def test_variables_that_no_program_can_be_given_are_left_out() -> None:
+    env = {"A": "1", "": "x", "B=": "x", "C\0": "x", "D": "\0", "E": ["x"], "F": ""}
+    assert read_spec("x", {"argv": ["x"], "env": env}, folder=FOLDER).env == {"A": "1", "F": ""}
+
+
 def test_places_are_looked_at_in_jupyters_order_and_each_once() -> None:
     env = {"JUPYTER_PATH": "/mine:relative:/other", "PATH": "/venv/bin:/usr/bin:/sbin:bin"}
     assert folders(env, home="/home/u") == [
