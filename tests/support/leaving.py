@@ -18,26 +18,27 @@ from typing import Any
 from sandboxd_client import AsyncSandbox, AsyncSandboxd, Sandboxd
 
 Held = list[str]
-TEMPLATE = "user"  # it has room for few, so that the next one waits
+# It has room for few, so that the next one waits. Its own user is not to be had on every machine.
+TEMPLATE = "user"
 
 
 async def _body_raises(client: AsyncSandboxd, held: Held) -> None:
-    async with client.lease(TEMPLATE) as sandbox:
+    async with client.lease(TEMPLATE, user="root") as sandbox:
         held.append(sandbox.id)
         raise ZeroDivisionError
 
 
 async def _set_up_raises(client: AsyncSandboxd, held: Held) -> None:
-    async with client.lease(TEMPLATE) as sandbox, sandbox.shell(cwd="/no/such/place"):
+    async with client.lease(TEMPLATE, user="root") as sandbox, sandbox.shell(cwd="/no/such/place"):
         held.append(sandbox.id)
 
 
 async def _cancelled_while_creating(client: AsyncSandboxd, held: Held) -> None:
     async def rollout() -> None:
-        async with client.lease(TEMPLATE, run_id="creating"):
+        async with client.lease(TEMPLATE, user="root", run_id="creating"):
             pass
 
-    async with client.lease(TEMPLATE, run_id="first") as first:
+    async with client.lease(TEMPLATE, user="root", run_id="first") as first:
         held.append(first.id)
         task = asyncio.create_task(rollout())
         while not await client.sandboxes(run_id="creating"):  # noqa: ASYNC110
@@ -48,7 +49,7 @@ async def _cancelled_while_creating(client: AsyncSandboxd, held: Held) -> None:
 
 async def _cancelled_in_the_body(client: AsyncSandboxd, held: Held) -> None:
     async def rollout() -> None:
-        async with client.lease(TEMPLATE) as sandbox:
+        async with client.lease(TEMPLATE, user="root") as sandbox:
             held.append(sandbox.id)
             asyncio.get_running_loop().call_later(0.3, _this_task().cancel)
             await sandbox.exec("sleep 60")
@@ -58,7 +59,7 @@ async def _cancelled_in_the_body(client: AsyncSandboxd, held: Held) -> None:
 
 async def _cancelled_while_exiting(client: AsyncSandboxd, held: Held) -> None:
     async def rollout() -> None:
-        async with client.lease(TEMPLATE) as sandbox:
+        async with client.lease(TEMPLATE, user="root") as sandbox:
             held.append(sandbox.id)
             # Reaches the task once it waits for the answer to its release.
             asyncio.get_running_loop().call_soon(_this_task().cancel)
@@ -67,14 +68,14 @@ async def _cancelled_while_exiting(client: AsyncSandboxd, held: Held) -> None:
 
 
 async def _interrupted(client: AsyncSandboxd, held: Held) -> None:
-    async with client.lease(TEMPLATE) as sandbox:
+    async with client.lease(TEMPLATE, user="root") as sandbox:
         held.append(sandbox.id)
         asyncio.get_running_loop().call_later(0.3, os.kill, os.getpid(), signal.SIGINT)
         await sandbox.exec("sleep 60")
 
 
 async def _exits(client: AsyncSandboxd, held: Held) -> None:
-    async with client.lease(TEMPLATE) as sandbox:
+    async with client.lease(TEMPLATE, user="root") as sandbox:
         held.append(sandbox.id)
         raise SystemExit(3)
 
@@ -102,13 +103,13 @@ def _loop_closed(url: str, held: Held) -> None:
         await sandbox.exec("true")
         return sandbox
 
-    opening = client.lease(TEMPLATE)
+    opening = client.lease(TEMPLATE, user="root")
     held.append(asyncio.run(use(opening)).id)
     asyncio.run(opening.__aexit__(None, None, None))
 
 
 def _interrupted_in_the_twin(url: str, held: Held) -> None:
-    with Sandboxd(url=url) as client, client.lease(TEMPLATE) as sandbox:
+    with Sandboxd(url=url) as client, client.lease(TEMPLATE, user="root") as sandbox:
         held.append(sandbox.id)
         signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
         signal.setitimer(signal.ITIMER_REAL, 0.3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import stat
 from pathlib import Path
@@ -240,7 +241,8 @@ def test_what_is_written_inside_is_not_on_the_machine(root_box: Speaker) -> None
     marker = "sandboxd-marker-of-a-test"
     root_box.exec(f"for d in /usr /etc /tmp /root /var /opt /; do echo x > $d/{marker}; done")
     for place in ("/usr", "/etc", "/tmp", "/root", "/var", "/opt", "/"):
-        assert not (Path(place) / marker).exists()
+        if os.access(place, os.X_OK):
+            assert not (Path(place) / marker).exists()
 
 
 def _halved(word: str) -> tuple[str, str]:
