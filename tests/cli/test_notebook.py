@@ -178,11 +178,23 @@ time.sleep(60)
 """
 
 
+@contextmanager
+def not_ignored(number: signal.Signals) -> Iterator[None]:
+    """A program that is started inside hears it, also where tests run under `nohup`."""
+    before = signal.getsignal(number)
+    if before is signal.SIG_IGN:
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_one_that_is_told_to_go_leaves_a_file_with_what_was_shown_by_then(
     desk: Desk, number: signal.Signals
 ) -> None:
-    with begun(desk, desk.writes("print('whole')", LONG)) as (process, _):
+    with not_ignored(number), begun(desk, desk.writes("print('whole')", LONG)) as (process, _):
         process.send_signal(number)
         _, err = process.communicate(timeout=15)
     assert process.returncode == 130
