@@ -14,7 +14,7 @@ PYTHON ?= python3
 STARTERS := $(PYTHON) python3 /usr/bin/python3 /usr/local/bin/python3 python3.14 python3.13 python3.12 python3.11 python3.10 python3.9
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-python test-serial test-again test-go test-long test-docker test-docker-long docker-inside soak cover images daemon-image lint types fmt arch bench docs guest sync-client clean distclean ci
+.PHONY: help setup demo test test-python test-serial test-again test-go test-long test-docker test-docker-long docker-inside test-kubernetes test-kubernetes-long kubernetes-inside soak cover images guest-image daemon-image lint types fmt arch bench bench-kubernetes docs guest sync-client clean distclean ci
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
@@ -58,6 +58,17 @@ docker-inside:
 	$(PYTEST) -n $(JOBS) -m "$(DOCKER_MARKS) and not serial" --timeout $(DOCKER_S) -o faulthandler_timeout=$(DOCKER_S)0 $(ARGS) || [ $$? -eq 5 ]
 	$(PYTEST) -m "$(DOCKER_MARKS) and serial" --timeout $(DOCKER_S) -o faulthandler_timeout=$(DOCKER_S)0 $(ARGS) || [ $$? -eq 5 ]
 
+test-kubernetes: setup ## the tests that need a Kubernetes cluster: they boot their own (ARGS="-k name")
+	$(PY) -m tests.support.cluster -- $(MAKE) --no-print-directory kubernetes-inside KUBERNETES_MARKS="kubernetes and not slow"
+
+test-kubernetes-long: setup ## those of them that take more than a few seconds each
+	$(PY) -m tests.support.cluster -- $(MAKE) --no-print-directory kubernetes-inside KUBERNETES_MARKS="kubernetes and slow"
+
+# Run by the two above, beside their cluster.
+kubernetes-inside:
+	$(PYTEST) -n $(JOBS) -m "$(KUBERNETES_MARKS) and not serial" --timeout 300 -o faulthandler_timeout=900 $(ARGS) || [ $$? -eq 5 ]
+	$(PYTEST) -m "$(KUBERNETES_MARKS) and serial" --timeout 300 -o faulthandler_timeout=900 $(ARGS) || [ $$? -eq 5 ]
+
 soak: setup ## rollouts while daemon, boxes, commands and callers are killed, and the account (ARGS="--leases 1000 --seed 7")
 	$(PY) -m tests.faults.account $(ARGS)
 
@@ -86,11 +97,17 @@ arch: setup ## the walls: import contracts, house rules, generated files and pag
 images: setup ## build the images `base` and `python` into the engine (ARGS="--root DIR" for local)
 	@$(PY) -m scripts.images $(ARGS)
 
+guest-image: setup ## build the guest's own image for pods into the engine (ARGS="--tar FILE --architecture arm64")
+	@$(PY) -m scripts.images.guest $(ARGS)
+
 daemon-image: setup ## build the daemon's own image into the engine (ARGS="--from IMAGE")
 	@$(PY) -m scripts.images.daemon $(ARGS)
 
 bench: setup ## the table of docs/performance.md, measured here and now
 	$(PY) -m scripts.bench $(ARGS)
+
+bench-kubernetes: setup ## the rows of Kubernetes, beside a cluster that is booted for them
+	$(PY) -m tests.support.cluster -- $(PY) -m scripts.bench --backend kubernetes $(ARGS)
 
 docs: setup ## write the generated pages anew
 	$(PY) -m scripts.gen_docs

@@ -10,12 +10,11 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import structlog
@@ -25,6 +24,7 @@ from sandboxd.api.app import build_app, build_routes
 from sandboxd.api.auth import Auth
 from sandboxd.api.services import Services
 from sandboxd.api.tokens import Tokens
+from sandboxd.backend_choice import open_backend
 from sandboxd.backends.protocol import Backend
 from sandboxd.clock import Clock, SystemClock
 from sandboxd.egress.outside import Outside, own_door
@@ -42,10 +42,6 @@ from sandboxd.state_dir import StateDir, hold_state_dir
 from sandboxd.telemetry import audit
 from sandboxd.telemetry.logs import set_up_logs
 from sandboxd.telemetry.metrics import Metrics
-from sandboxd.wire.codes import ErrorCode
-
-if TYPE_CHECKING:  # a backend is loaded only if it is the one
-    from sandboxd.backends.docker import DockerSettings
 
 log = structlog.get_logger(__name__)
 
@@ -273,91 +269,14 @@ class Daemon:
 
 
 def _processors(backend: Backend) -> int:
-    """How many sandboxes may run on; where their machine is not known, ours stands in for it."""
+    """How many sandboxes may run on; where their machine is not known, ours stands in for it.
+
+    0 where they are on many: then each keeps to its share by its limit alone.
+    """
+    if not backend.capabilities().one_machine:
+        return 0
     most = backend.capabilities().most
     return (os.cpu_count() or 1) if most is None else int(most.cpu)
-
-
-@asynccontextmanager
-async def open_backend(settings: Settings, state_dir: StateDir) -> AsyncIterator[Backend]:
-    """The backend that the settings name. Raises `not_supported` for one that is not built yet."""
-    async with _backend(settings, state_dir) as backend:
-        yield backend
-
-
-def _backend(settings: Settings, state_dir: StateDir) -> AbstractAsyncContextManager[Backend]:
-    match settings.backend.kind:
-        case "local":
-            from sandboxd.backends.local import LocalSettings, open_local
-
-            return open_local(
-                LocalSettings(
-                    state_dir=state_dir.path,
-                    run_dir=settings.backend.run_dir,
-                    installation=state_dir.installation,
-                    first_id=settings.backend.local.first_id,
-                    id_count=settings.backend.local.id_count,
-                    images=settings.backend.local.images,
-                    hidden=hidden_files(settings),
-                    orphan_s=settings.backend.orphan_s,
-                )
-            )
-        case "docker":
-            from sandboxd.backends.docker import open_docker
-
-            return open_docker(docker_settings(settings, state_dir))
-        case "fake":
-            from sandboxd.backends.fake import FakeSettings, open_fake
-
-            return open_fake(FakeSettings())
-        case kind:
-            raise SandboxdError(
-                ErrorCode.NOT_SUPPORTED,
-                f"backend {kind!r} is not part of this version: use local or docker",
-            )
-
-
-def docker_settings(settings: Settings, state_dir: StateDir) -> DockerSettings:
-    """What the docker backend is opened with."""
-    from sandboxd.backends.docker import DockerSettings
-    from sandboxd.backends.docker.imaging import ImageSettings, Login
-
-    options = settings.backend.docker
-    return DockerSettings(
-        state_dir=state_dir.path,
-        run_dir=settings.backend.run_dir,
-        installation=state_dir.installation,
-        host=options.host,
-        guest=options.guest,
-        tls_dir=options.tls_dir,
-        starting=options.starting,
-        ready_timeout_s=options.ready_timeout_s,
-        disk_every_s=options.disk_every_s,
-        orphan_s=settings.backend.orphan_s,
-        network=options.network,
-        images=ImageSettings(
-            directory=state_dir.path / "docker",
-            installation=state_dir.installation,
-            logins={
-                host: Login(username=login.username, password_file=login.password_file)
-                for host, login in options.images.registries.items()
-            },
-            disk_mb=options.images.disk_mb,
-            pulls_per_registry=options.images.pulls_per_registry,
-            stall_s=options.images.stall_s,
-        ),
-        allow_images=options.images.allow_images,
-        secret=state_dir.token_secret,
-    )
-
-
-def hidden_files(settings: Settings) -> tuple[Path, ...]:
-    """What no sandbox may read, wherever it lies: the configuration and the keys."""
-    named = () if settings.source is None else (settings.source,)
-    keys = [key.file for key in settings.server.api_keys if key.file is not None]
-    logins = settings.backend.docker.images.registries.values()
-    passwords = [login.password_file for login in logins]
-    return (Path("/etc/sandboxd"), *named, *keys, *passwords)
 
 
 def _keys(settings: Settings) -> Mapping[str, str]:

@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 import trio.testing
 
+from tests.support.cluster import DIRECTORY_VARIABLE, TestCluster, cluster_for_tests
+from tests.support.cluster import missing as cluster_missing
 from tests.support.engine import engine_for_tests, load_test_image, missing
 from tests.support.far_engine import far_engine
 from tests.support.podman import missing as podman_missing
@@ -87,8 +89,36 @@ def podman_host() -> Iterator[EngineHost]:
         yield EngineHost(started.host, image)
 
 
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[TestCluster]:
+    """One Kubernetes cluster for all tests; skipped where none can be had, but never in CI."""
+    if not os.environ.get(DIRECTORY_VARIABLE) and (gap := cluster_missing()):
+        _fail_or_skip(gap)
+    with cluster_for_tests() as started:
+        yield started
+
+
 def _need_an_engine() -> None:
     if gap := missing():
-        if os.environ.get("CI") == "true":
-            pytest.fail(gap)
-        pytest.skip(gap)
+        _fail_or_skip(gap)
+
+
+def _fail_or_skip(gap: str) -> None:
+    if os.environ.get("CI") == "true":
+        pytest.fail(gap)
+    pytest.skip(gap)
+
+
+# Of what runs on Kubernetes as it does on every backend, these stand for all in every run: the rest
+# makes some hundred pods more, and belongs to `make test-kubernetes-long`.
+_ALWAYS_ON_KUBERNETES = ("conformance/backend", "integration/kubernetes", "contract/cases/test_k8")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Before marks are asked for."""
+    for item in items:
+        if item.get_closest_marker("kubernetes") and not any(
+            part in item.path.as_posix() for part in _ALWAYS_ON_KUBERNETES
+        ):
+            item.add_marker(pytest.mark.slow)

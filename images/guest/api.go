@@ -27,6 +27,7 @@ func (g *guest) routes() http.Handler {
 	handle("POST /v1/ready", g.postReady)
 	handle("POST /v1/claim", g.postClaim)
 	handle("POST /v1/renew", g.postRenew)
+	handle("POST /v1/end", g.postEnd)
 	handle("POST /v1/kill", g.postKill)
 	handle("GET /v1/readings", g.getReadings)
 	handle("POST /v1/execs", g.postExec)
@@ -129,6 +130,12 @@ func (g *guest) postRenew(w http.ResponseWriter, r *http.Request) error {
 	g.setLife(request.LifeS)
 	g.lifeMu.Unlock()
 	writeJSON(w, 200, struct{}{})
+	return nil
+}
+
+// postEnd ends the sandbox with its first process. There is no answer but the end of the connection.
+func (g *guest) postEnd(http.ResponseWriter, *http.Request) error {
+	g.exitWith(0, "the daemon wants no more of it")
 	return nil
 }
 

@@ -22,6 +22,13 @@ var notOfCommands = []string{
 	"NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES",
 }
 
+// isOfCluster: what a cluster's node adds to every container, where its API server is, is nothing to a
+// sandbox.
+func isOfCluster(name string) bool {
+	rest, ok := strings.CutPrefix(name, "KUBERNETES_")
+	return ok && (rest == "PORT" || strings.HasPrefix(rest, "PORT_") || strings.HasPrefix(rest, "SERVICE_"))
+}
+
 // baseEnv is what lies below every claim: a path and a language, and the rest of the guest's own
 // environment if it is inherited, for an engine has put the image's variables there.
 func baseEnv(inherit bool) layer {
@@ -35,6 +42,11 @@ func baseEnv(inherit bool) layer {
 		restoreKept(base)
 		for _, name := range notOfCommands {
 			delete(base, name)
+		}
+		for name := range base {
+			if isOfCluster(name) {
+				delete(base, name)
+			}
 		}
 		if host, err := os.Hostname(); err != nil || base["HOSTNAME"] != host {
 			delete(base, "HOSTNAME")

@@ -80,6 +80,11 @@ func newGuest(o options) (*guest, error) {
 		orphanS:   o.orphanLimitS,
 		exitWith:  exit,
 	}
+	if o.legacy != "" {
+		if g.limits.legacy, err = os.OpenFile(o.legacy, os.O_WRONLY, 0); err != nil {
+			return nil, err
+		}
+	}
 	g.execs = newExecTable(g)
 	g.shells = newShellTable(g, o.shell)
 	g.listeners = newListenerTable()

@@ -11,7 +11,10 @@ import (
 
 const usage = `usage: sandbox-guest serve (--socket PATH | --listen ADDR --token-file FILE)
                            [--orphan-limit SECONDS] [--allow-local-peers] [--cgroup-root DIR]
-                           [--shell PATH] [--inherit-env] [--user NAME]
+                           [--shell PATH] [--inherit-env] [--user NAME] [--legacy FILE]
+       sandbox-guest install --program FILE --token-file FILE
+       sandbox-guest listen ADDR
+       sandbox-guest reach ADDR [--tries N] [--pause SECONDS]
        sandbox-guest version
 `
 
@@ -26,6 +29,7 @@ type options struct {
 	shell           string
 	inheritEnv      bool
 	user            string
+	legacy          string
 }
 
 func main() {
@@ -33,7 +37,19 @@ func main() {
 		fmt.Printf("sandbox-guest %s, protocol %d\n", version, protocolNumber)
 		return
 	}
-	if len(os.Args) < 2 || os.Args[1] != "serve" {
+	verb := ""
+	if len(os.Args) > 1 {
+		verb = os.Args[1]
+	}
+	switch verb {
+	case "install":
+		endWith(install(os.Args[2:]))
+	case "listen":
+		endWith(listenAlone(os.Args[2:]))
+	case "reach":
+		os.Exit(reach(os.Args[2:]))
+	}
+	if verb != "serve" {
 		fmt.Fprint(os.Stderr, usage)
 		os.Exit(exitUsage)
 	}
@@ -41,6 +57,14 @@ func main() {
 	if err := serve(o); err != nil {
 		exit(1, err.Error())
 	}
+}
+
+// endWith ends the process of a verb that is none of a sandbox's first process.
+func endWith(err error) {
+	if err != nil {
+		exit(1, err.Error())
+	}
+	os.Exit(0)
 }
 
 func parseOptions(args []string) options {
@@ -51,11 +75,12 @@ func parseOptions(args []string) options {
 	flags.StringVar(&o.listen, "listen", "", "TCP address to listen on")
 	flags.StringVar(&o.tokenFile, "token-file", "", "file with the token for TCP; deleted once read")
 	flags.Float64Var(&o.orphanLimitS, "orphan-limit", 3600, "seconds without a word before an unclaimed guest exits")
-	flags.BoolVar(&o.allowLocalPeers, "allow-local-peers", false, "answer peers from the own pid namespace: for tests alone")
+	flags.BoolVar(&o.allowLocalPeers, "allow-local-peers", false, "answer peers from inside the sandbox: where the engine's own way in ends at loopback")
 	flags.StringVar(&o.cgroupRoot, "cgroup-root", "/sys/fs/cgroup", "where the sandbox's own cgroup is visible")
 	flags.StringVar(&o.shell, "shell", "", "/bin/bash or /bin/sh; the first that is there if not given")
 	flags.BoolVar(&o.inheritEnv, "inherit-env", false, "commands get the guest's own environment below the claim's")
 	flags.StringVar(&o.user, "user", "", "whom commands run as where the claim names nobody; else the guest's own user")
+	flags.StringVar(&o.legacy, "legacy", "", "file that is read after our end: kills for lack of memory that we outlived")
 	if err := flags.Parse(args); err != nil || flags.NArg() > 0 || (o.socket == "") == (o.listen == "") ||
 		(o.listen != "" && o.tokenFile == "") || !(o.orphanLimitS > 0) {
 		if err == nil {

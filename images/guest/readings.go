@@ -5,6 +5,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 )
 
@@ -22,10 +23,13 @@ type readings struct {
 
 // limitReader reads the sandbox's own cgroup where it is visible.
 type limitReader struct {
-	root   string
-	kind   string // v1, v2, none
-	names  groupNames
-	oomFD  int    // the file with the oom_kill counter, kept open; -1 for none
+	root  string
+	kind  string // v1, v2, none
+	names groupNames
+	oomFD int // the file with the oom_kill counter, kept open; -1 for none
+	// legacy is what the sandbox's node reads after our end; nil where nobody does. noted: what it says.
+	legacy *os.File
+	noted  atomic.Int64
 	vmstat string // the machine's own counters
 }
 

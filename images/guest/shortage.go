@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path"
 	"syscall"
@@ -29,7 +30,17 @@ func (l *limitReader) kills() kills {
 	}
 	setTo(&k.own, parseKey(buffer[:n], "oom_kill"))
 	setTo(&k.atLimit, parseKey(buffer[:n], "oom"))
+	l.noteSurvived(k.own)
 	return k
+}
+
+// noteSurvived writes down how many processes were killed for lack of memory while this one lived on, where
+// the sandbox's node reads it once this one has ended: nodes say "out of memory" of whatever ends later.
+func (l *limitReader) noteSurvived(count int64) {
+	if l.legacy == nil || count <= 0 || l.noted.Swap(count) == count {
+		return
+	}
+	_, _ = l.legacy.WriteAt(fmt.Appendf(nil, "oom_kills=%d", count), 0)
 }
 
 func setTo(number, found *int64) {

@@ -59,6 +59,9 @@ class Capabilities:
     other_users: bool = False  # commands and files as another user, chown
     gpu: bool = False
     oom_evidence: bool = False  # whether an out-of-memory kill can be told from other kills
+    one_machine: bool = True  # whether all boxes share one machine, whose processors are known
+    # Whether a box that is on no network is kept off it by more than a promise.
+    network_enforced: bool = True
     orphan_s: float = 3600.0  # without a word, after which an unclaimed guest ends its box
     programs: Literal["any", "scripted"] = "any"  # scripted: no real processes, the fake's own
     # rlimits that every command of a box gets, for machines without better limits: `nproc` (the

@@ -77,10 +77,10 @@ def _backend(settings: Settings) -> Iterator[Check]:
     if settings.backend.kind == "docker":
         yield from docker_checks(settings)
         return
-    there = settings.backend.kind == "fake"
-    detail = f"{settings.backend.kind} is {'in memory' if there else 'not part of this version'}"
-    mend = "use --backend local or docker"
-    yield Check(name="backend", ok=there, detail=detail, mend=mend, is_fatal=True)
+    if settings.backend.kind == "kubernetes":
+        yield from kubernetes_checks(settings)
+        return
+    yield Check(name="backend", ok=True, detail="fake is in memory")
 
 
 def local_checks(settings: Settings) -> list[Check]:
@@ -129,4 +129,17 @@ def docker_checks(settings: Settings) -> list[Check]:
     return [
         Check(name=one.name, ok=one.ok, detail=one.detail, mend=one.mend, is_fatal=one.vital)
         for one in found
+    ]
+
+
+def kubernetes_checks(settings: Settings) -> list[Check]:
+    """What the kubernetes backend needs and finds in its cluster."""
+    from sandboxd.backend_choice import kubernetes_settings
+    from sandboxd.backends.kubernetes.doctor import probe
+
+    chosen = kubernetes_settings(settings, installation="doctor", secret=b"")
+    templates = {name: template.spec for name, template in settings.templates.items()}
+    return [
+        Check(name=one.name, ok=one.ok, detail=one.detail, mend=one.mend, is_fatal=one.vital)
+        for one in probe(chosen, templates=templates)
     ]

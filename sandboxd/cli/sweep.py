@@ -13,12 +13,12 @@ from urllib.request import Request, urlopen
 
 import anyio
 
+from sandboxd.backend_choice import open_backend
 from sandboxd.backends.protocol import Backend, OwnedBox
 from sandboxd.cli.faults import CliError, ExitCode, say
 from sandboxd.cli.serve import read_settings
 from sandboxd.cli.table import print_json
 from sandboxd.clock import SystemClock
-from sandboxd.daemon import open_backend
 from sandboxd.errors import SandboxdError
 from sandboxd.leases.sqlite_store import open_sqlite_store
 from sandboxd.leases.store import LeaseStore

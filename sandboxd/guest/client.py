@@ -97,6 +97,10 @@ class Guest:
         """End every command and shell; the box lives on. Returns how many there were."""
         return loads((await self._line.call("POST", "/v1/kill")).body).count("killed")
 
+    async def end(self) -> None:
+        """Have the box end with its first process, which never answers: raises GuestLost."""
+        await self._line.call("POST", "/v1/end")
+
     async def readings(self) -> GuestReadings:
         """What the box uses now."""
         return read_readings((await self._line.call("GET", "/v1/readings")).body)

@@ -10,6 +10,8 @@ import hmac
 import os
 import secrets
 import socket
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 import anyio
 from anyio.abc import ByteStream
@@ -46,8 +48,13 @@ async def connect_tcp_guest(host: str, port: int, token: str) -> ByteStream:
 
     host: an address, no name.
     """
+    return await prove_guest(partial(_connect, host, port), token)
+
+
+async def prove_guest(connect: Callable[[], Awaitable[ByteStream]], token: str) -> ByteStream:
+    """The same over whatever leads to the guest. Raises what `connect` raises, and NotProven."""
     with anyio.move_on_after(_PROOF_S):
-        stream = await _connect(host, port)
+        stream = await connect()
         try:
             await _prove(stream, token.encode())
         except (anyio.EndOfStream, anyio.IncompleteRead, anyio.BrokenResourceError) as error:
@@ -60,7 +67,7 @@ async def connect_tcp_guest(host: str, port: int, token: str) -> ByteStream:
     raise NotProven(f"nobody has proven to be the guest within {_PROOF_S:g} s")
 
 
-async def _connect(host: str, port: int) -> UnixStream:
+async def _connect(host: str, port: int) -> ByteStream:
     """A stream that reads what came before a reset, which an early refusal of a body needs."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     connecting = socket.socket(family, socket.SOCK_STREAM)

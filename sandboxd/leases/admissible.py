@@ -86,7 +86,7 @@ async def check_image(
         ErrorCode.FORBIDDEN,
         f"image {image!r} may only be named by a template: "
         "give it one, or list its folder in `backend.local.images`, "
-        "or its name in `backend.docker.allow_images`",
+        "or its name in `backend.docker.allow_images` or `backend.kubernetes.allow_images`",
         details={"field": "image"},
     )
 

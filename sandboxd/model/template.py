@@ -88,6 +88,20 @@ class PoolSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PodOptions:
+    """What a template says of its pods; for Kubernetes alone.
+
+    fields: what is added to a pod's spec, as canonical JSON; empty: nothing. gpu_resource: what the
+    cluster calls a GPU. accept_unenforced_network: whether its boxes may be where the cluster does
+    not keep them off the network.
+    """
+
+    fields: str = ""
+    gpu_resource: str = "nvidia.com/gpu"
+    accept_unenforced_network: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BoxSpec:
     """Everything that is fixed when a box is made. Two equal specs may share warm stock."""
 
@@ -101,6 +115,7 @@ class BoxSpec:
     pull: Pull = "missing"
     mounts: tuple[Mount, ...] = ()
     shm_mb: int = 0  # of /dev/shm, which counts as memory; 0: half of the memory
+    pod: PodOptions = field(default_factory=PodOptions)
 
     @property
     def prepared(self) -> bool:

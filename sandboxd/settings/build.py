@@ -18,6 +18,7 @@ from sandboxd.model.template import (
 )
 from sandboxd.settings.image_options import image_options
 from sandboxd.settings.keys import Complain, read_keys
+from sandboxd.settings.kubernetes_options import kubernetes_options, pod_options
 from sandboxd.settings.misfits import misfits
 from sandboxd.settings.nouns import (
     BackendSettings,
@@ -80,6 +81,7 @@ def _backend(file: SettingsFile, source: Path | None, complain: Complain) -> Bac
             images=tuple(map(Path, table.local.images)),
         ),
         docker=_docker(table.docker, source, complain),
+        kubernetes=kubernetes_options(table.kubernetes),
     )
 
 
@@ -131,6 +133,7 @@ def _template(name: str, table: TemplateTable) -> Template:
         pull=table.pull,
         mounts=tuple(Mount(**mount.model_dump()) for mount in table.mounts),
         shm_mb=table.shm_mb,
+        pod=pod_options(table.kubernetes),
     )
     template = Template(
         name=name,

@@ -31,8 +31,9 @@ def misfits(settings: Settings) -> Iterator[Misfit]:
         yield from _sources(key, template.spec.mounts, settings)
     if settings.backend.kind == "local":
         yield from _images_unfit_for_local(settings)
-    if settings.backend.kind == "docker":
+    if settings.backend.kind in {"docker", "kubernetes"}:
         yield from _images_unfit_for_an_engine(settings)
+    if settings.backend.kind == "docker":
         yield from _crowded_bridge(settings)
 
 
@@ -110,7 +111,7 @@ def _images_unfit_for_an_engine(settings: Settings) -> Iterator[Misfit]:
     for name, template in settings.templates.items():
         image = template.spec.image
         if image == "host" or image.startswith("/"):
-            text = f"`{image}` is no image for the docker backend"
+            text = f"`{image}` is no image for the {settings.backend.kind} backend"
             yield f"templates.{name}.image", f"{text}; give a reference like python:3.12-slim"
 
 

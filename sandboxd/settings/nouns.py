@@ -14,6 +14,7 @@ from typing import Literal
 from sandboxd.egress.limits import WayOutLimits
 from sandboxd.model.quota import Quota
 from sandboxd.model.template import Template
+from sandboxd.settings.kubernetes_options import KubernetesOptions
 
 BackendKind = Literal["local", "docker", "kubernetes", "fake"]
 GuestMode = Literal["auto", "socket", "tcp"]
@@ -109,6 +110,7 @@ class BackendSettings:
     orphan_s: float = 3600.0
     local: LocalOptions = field(default_factory=LocalOptions)
     docker: DockerOptions = field(default_factory=DockerOptions)
+    kubernetes: KubernetesOptions = field(default_factory=KubernetesOptions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

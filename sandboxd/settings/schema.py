@@ -22,6 +22,7 @@ from sandboxd.settings.fields import (
     Url,
 )
 from sandboxd.settings.image_keys import ImageKeys
+from sandboxd.settings.kubernetes_keys import KubernetesTable, PodTable
 from sandboxd.settings.nouns import BackendKind, GuestMode
 
 _YEAR_S = 366 * 86400
@@ -132,6 +133,8 @@ class BackendTable(Table):
     """The local backend."""
     docker: DockerTable = Field(default_factory=DockerTable)
     """The docker backend."""
+    kubernetes: KubernetesTable = Field(default_factory=KubernetesTable)
+    """The kubernetes backend."""
 
 
 class LimitsTable(Table):
@@ -290,7 +293,7 @@ class TemplateTable(Table):
     network: Network = Field(default_factory=lambda: NetworkTable(kind="none"))
     """`"none"`, `"internet"` or `{allow = ["HOST:PORT", "*.DOMAIN", "10.0.0.0/8:5432"]}`."""
     runtime: Text = ""
-    """runc, runsc, kata: what the engine knows; empty: its default."""
+    """runc, runsc, kata: what the engine or the cluster knows; empty: its default."""
     capabilities: Literal["image", "none"] = "image"
     """Root's rights inside: the guest's own, or none."""
     kernels: list[Name] = Field([], max_length=16)
@@ -317,6 +320,8 @@ class TemplateTable(Table):
     """Idle seconds after which a lease ends; 0: never."""
     pool: PoolTable = Field(default_factory=PoolTable)
     """Warm stock and queue."""
+    kubernetes: PodTable = Field(default_factory=PodTable)
+    """What its pods have besides; for the kubernetes backend alone."""
     mcp_servers: dict[Name, McpServerTable] = {}
     """MCP servers that its sandboxes have."""
     trusted_ports: bool = False

@@ -19,6 +19,7 @@ from scripts.bench import (
     bare_engine,
     docker_rows,
     kernel_rows,
+    kubernetes_rows,
     port_rows,
     rows,
     tunnel_rows,
@@ -38,6 +39,7 @@ _ROWS = {
         *kernel_rows.ROWS,
     ),
     "docker": docker_rows.ROWS,
+    "kubernetes": kubernetes_rows.ROWS,
 }
 
 
@@ -62,6 +64,8 @@ def main() -> int:
 def _ground(backend: str) -> Ground:
     if backend == "local":
         return Ground()
+    if backend == "kubernetes":
+        return kubernetes_rows.ground()
     host = bare_engine.address()
     env = {"DOCKER_HOST": host} if host else {}
     # As a pool is configured by default: the backend itself bounds what starts at once.

@@ -44,12 +44,14 @@ class Ground:
     """What boxes are made by, and of.
 
     starting: boxes in the making at once, in each pool. env: variables that lead the daemon there.
+    table: the backend's own, as TOML.
     """
 
     backend: str = "local"
     image: str = "host"
     starting: int = max(2, os.cpu_count() or 1)
     env: Mapping[str, str] = field(default_factory=dict)
+    table: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ async def open_house(
 ) -> AsyncIterator[House]:
     """A daemon with this much stock wanted, and a client; both end with the block."""
     stock = {"warm": warm, "idle": idle, "kernels": kernels}
-    config = _CONFIG.format(image=ground.image, starting=ground.starting, **stock)
+    config = ground.table + _CONFIG.format(image=ground.image, starting=ground.starting, **stock)
     async with (
         embedded_daemon(config, backend=ground.backend, env=ground.env) as daemon,
         AsyncSandboxd(url=daemon.url) as client,

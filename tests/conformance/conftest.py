@@ -20,6 +20,8 @@ import pytest
 
 from sandboxd.backends.docker import DockerSettings, open_docker
 from sandboxd.backends.fake import FakeSettings, open_fake
+from sandboxd.backends.kubernetes import KubernetesSettings, open_kubernetes
+from sandboxd.backends.kubernetes.settings import Way
 from sandboxd.backends.local import LocalSettings, open_local
 from sandboxd.backends.local.doctor import probe
 from sandboxd.backends.protocol import Backend, BoxOrder, BoxRef
@@ -29,6 +31,7 @@ from sandboxd.model.claim import Claim
 from sandboxd.model.ids import new_id
 from sandboxd.model.template import BoxSpec, Network, Resources
 from tests.conftest import EngineHost, Loop, asyncio_loop, jumping_loop
+from tests.support.cluster import GUEST_IMAGE, POD_IMAGE, TestCluster
 from tests.support.local_traces import traces
 
 
@@ -38,13 +41,14 @@ class Maker:
 
     image: what a box is made of. network: the least that boxes can have. loop: real or virtual
     time. missing: why this machine cannot have it; "" if it can. needs: the fixture of a container
-    engine that it is of, which also has the image.
+    engine that it is of, which also has the image. guest: on a cluster, how guests are reached.
     """
 
     open: Callable[[Path], AbstractAsyncContextManager[Backend]]
     image: str = "host"
     network: Literal["none", "internet"] = "none"
     needs: str = ""
+    guest: Way | None = None
     loop: Callable[[], Loop] = asyncio_loop
     missing: Callable[[], str] = lambda: ""
 
@@ -86,6 +90,23 @@ async def open_docker_backend(directory: Path, engine: EngineHost) -> AsyncItera
     assert not default_run_dir(settings.installation).exists()
 
 
+@asynccontextmanager
+async def open_kubernetes_backend(cluster: TestCluster, guest: Way) -> AsyncIterator[Backend]:
+    """On a cluster of the tests' own, under a name of its own; pods ask for next to nothing."""
+    settings = KubernetesSettings(
+        installation=new_id("t")[2:14],
+        guest_image=GUEST_IMAGE,
+        kubeconfig=cluster.kubeconfig,
+        guest=guest,
+        network_policy="none",
+        cpu_request=0.01,
+        memory_request=0.1,
+        secret=b"of these checks alone",
+    )
+    async with open_kubernetes(settings) as backend:
+        yield backend
+
+
 def local_gap() -> str:
     """Why this machine has no local backend."""
     with TemporaryDirectory() as directory:
@@ -100,16 +121,24 @@ MATRIX: dict[str, Maker] = {
     "local": Maker(open=open_local_backend, missing=cache(local_gap)),
     "docker": Maker(open=open_nowhere, needs="engine_host"),
     "docker-tcp": Maker(open=open_nowhere, network="internet", needs="far_engine_host"),
+    "kubernetes": Maker(open=open_nowhere, image=POD_IMAGE, network="internet", guest="address"),
+    "kubernetes-forward": Maker(
+        open=open_nowhere, image=POD_IMAGE, network="internet", guest="forward"
+    ),
     "podman": Maker(open=open_nowhere, needs="podman_host"),
 }
 
 
-def _marks(needs: str) -> list[pytest.MarkDecorator]:
-    rare = [] if needs == "engine_host" else [pytest.mark.slow, pytest.mark.timeout(120)]
-    return [pytest.mark.docker, *rare] if needs else []
+def _marks(made: Maker) -> list[pytest.MarkDecorator]:
+    patience = pytest.mark.timeout(120)
+    if made.guest is not None:
+        rare = [pytest.mark.slow] if made.guest == "forward" else []
+        return [pytest.mark.kubernetes, *rare, patience]
+    rare = [] if made.needs == "engine_host" else [pytest.mark.slow, patience]
+    return [pytest.mark.docker, *rare] if made.needs else []
 
 
-COLUMNS = [pytest.param(name, marks=_marks(made.needs)) for name, made in sorted(MATRIX.items())]
+COLUMNS = [pytest.param(name, marks=_marks(made)) for name, made in sorted(MATRIX.items())]
 
 
 @pytest.fixture(params=COLUMNS)
@@ -121,6 +150,9 @@ def maker(request: pytest.FixtureRequest) -> Maker:
         return replace(
             chosen, open=lambda place: open_docker_backend(place, engine), image=engine.image
         )
+    if (guest := chosen.guest) is not None:
+        cluster: TestCluster = request.getfixturevalue("cluster")
+        return replace(chosen, open=lambda _: open_kubernetes_backend(cluster, guest))
     if reason := chosen.missing():
         pytest.skip(reason)
     return chosen
@@ -138,11 +170,12 @@ async def backend(maker: Maker, tmp_path: Path) -> AsyncIterator[Backend]:
     async with maker.open(tmp_path) as opened:
         yield opened
         with anyio.fail_after(30):
-            for box in await opened.list_owned():
-                if box.ref is not None:
-                    await opened.dispose(box.ref)
-                else:
-                    await opened.dispose_remains(box.box_id)
+            async with anyio.create_task_group() as tasks:
+                for box in await opened.list_owned():
+                    if box.ref is not None:
+                        tasks.start_soon(opened.dispose, box.ref)
+                    else:
+                        tasks.start_soon(opened.dispose_remains, box.box_id)
 
 
 @pytest.fixture

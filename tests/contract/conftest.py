@@ -12,14 +12,23 @@ import httpx
 import pytest
 
 from sandboxd.backends.local.boxes import parse_documents
-from tests.conftest import EngineHost
+from tests.contract.columns import below_of, column_of
 from tests.contract.speaker import Speaker, config
+from tests.support.cluster import TestCluster
+from tests.support.cluster_pods import Pods
 from tests.support.daemon import RunningDaemon, run_daemon
 from tests.support.docker_service import Containers
 from tests.support.service import Service, service
 
 
-@pytest.fixture(scope="module", params=["local", pytest.param("docker", marks=pytest.mark.docker)])
+@pytest.fixture(
+    scope="module",
+    params=[
+        "local",
+        pytest.param("docker", marks=pytest.mark.docker),
+        pytest.param("kubernetes", marks=[pytest.mark.kubernetes, pytest.mark.timeout(120)]),
+    ],
+)
 def backend(request: pytest.FixtureRequest) -> str:
     """What the sandboxes stand on."""
     return str(request.param)
@@ -28,10 +37,7 @@ def backend(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def settings(backend: str, request: pytest.FixtureRequest) -> str:
     """The daemon's configuration."""
-    if backend == "local":
-        return config()
-    found: EngineHost = request.getfixturevalue("engine_host")
-    return config(image=found.image, engine=found.host)
+    return config(column_of(below_of(backend, request)))
 
 
 @pytest.fixture(scope="module")
@@ -55,9 +61,11 @@ def open_service(
 @pytest.fixture
 def first_process(backend: str, request: pytest.FixtureRequest) -> Callable[[Service, str], int]:
     """Finds this machine's number of the first process in a box of that daemon."""
-    if backend == "docker":
-        found: EngineHost = request.getfixturevalue("engine_host")
-        return lambda daemon, box_id: Containers(found.host, daemon).pid(box_id)
+    below = below_of(backend, request)
+    if isinstance(below, TestCluster):
+        return lambda daemon, box_id: Pods(below, daemon).pid(box_id)
+    if below is not None:
+        return lambda daemon, box_id: Containers(below.host, daemon).pid(box_id)
 
     def of_local(daemon: Service, box_id: str) -> int:
         record = parse_documents((daemon.state / "boxes" / box_id / "box.json").read_text())

@@ -12,6 +12,8 @@ from typing import Any
 
 import httpx
 
+from tests.contract.columns import Column
+
 _TEMPLATES = """
 [templates.python]
 image = {image}
@@ -30,11 +32,11 @@ pool = {{ready = 0, max = 8}}
 """
 
 
-def config(*, image: str = "host", engine: str = "") -> str:
-    """A configuration of these checks. engine: the address of a container engine, if it is one."""
-    host = f"[backend.docker]\nhost = {json.dumps(engine)}\n" if engine else ""
-    missing = "sandboxd/nope:1" if engine else "/nope"
-    return host + _TEMPLATES.format(image=json.dumps(image), missing=json.dumps(missing))
+def config(column: Column) -> str:
+    """A configuration of these checks."""
+    missing = "/nope" if column.below is None else "sandboxd/nope:1"
+    words = {"image": json.dumps(column.image), "missing": json.dumps(missing)}
+    return column.table + _TEMPLATES.format(**words)
 
 
 PROBLEM_FIELDS = {

@@ -121,10 +121,11 @@ def test_streams_aborted_at_any_byte_leave_nothing(daemon: RunningDaemon, sandbo
 
 
 def test_input_that_is_cut_is_taken_up_at_its_offset(
-    daemon: RunningDaemon, sandbox: Speaker
+    backend: str, daemon: RunningDaemon, sandbox: Speaker
 ) -> None:
     exec_id = sandbox.start("wc -c", stdin_open=True)
     at = f"{sandbox.path}/execs/{exec_id}/stdin"
+    taken = {1000} if backend == "local" else {0, 1000}
 
     def pieces() -> Iterator[bytes]:
         yield b"x" * 1000
@@ -132,8 +133,9 @@ def test_input_that_is_cut_is_taken_up_at_its_offset(
 
     with pytest.raises(ConnectionResetError):
         sandbox.http.post(at, content=pieces(), params={"offset": 0})
+    # What a caller sent before his line broke may have been taken, or not: the offset says it.
     eventually(
-        lambda: sandbox.http.post(at, content=b"", params={"offset": 0}).json()["offset"] == 1000,
+        lambda: sandbox.http.post(at, content=b"", params={"offset": 0}).json()["offset"] in taken,
         within_s=5,
         what="what came is taken",
     )

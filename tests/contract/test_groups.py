@@ -15,6 +15,7 @@ import pytest
 
 from sandboxd_client import Sandboxd, SandboxdError
 from tests.contract.cases.houses import House, house
+from tests.contract.columns import below_of
 from tests.contract.speaker import eventually
 
 pytestmark = [pytest.mark.serial, pytest.mark.timeout(180)]
@@ -34,8 +35,7 @@ def opened(
     backend: str, size: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> Iterator[House]:
     """A daemon of the test's own, without stock."""
-    engine = request.getfixturevalue("engine_host") if backend == "docker" else None
-    with house(tmp_path, engine, pool=f"ready = 0, max = {2 * size}") as found:
+    with house(tmp_path, below_of(backend, request), pool=f"ready = 0, max = {2 * size}") as found:
         yield found
 
 
@@ -107,9 +107,9 @@ def test_a_box_that_is_killed_while_groups_are_granted_leaves_all_or_none_of_eac
     assert len(told.refused) <= 1, "one death is one group's affair"
     assert all(error.mask for error in told.refused)
     assert told.most <= 2 * size
+    opened.empty(within_s=60)
     for name in names:
         assert set(states(opened.url, name)) <= {"ended"}
-    opened.empty(within_s=60)
     eventually(lambda: opened.boxes() == set(), within_s=30, what="nothing is left")
     assert opened.errors() == []
 

@@ -36,7 +36,7 @@ CLOSED: dict[str, set[str]] = {
     "pool": {"python", "broken", "user"},
     "state": {"ready", "making", "leased", "disposing", "active", "lost"},
     "reason": set(EndReason),
-    "backend": {"local", "docker"},
+    "backend": {"local", "docker", "kubernetes"},
     "kind": {"proxy", "forward", "refused", "http", "websocket"},
     "direction": {"in", "out"},
     "fault": set(Fault),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.daemon import hidden_files
+from sandboxd.backend_choice import hidden_files
 from sandboxd.model.quota import Quota
 from sandboxd.settings import (
     ApiKey,

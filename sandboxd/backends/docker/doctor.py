@@ -10,7 +10,6 @@ import resource
 import shutil
 from collections.abc import Collection, Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from sandboxd.backends.docker.probing import (
 )
 from sandboxd.backends.docker.reaching.choice import check_reach, way
 from sandboxd.backends.docker.settings import DockerSettings
+from sandboxd.backends.parts.findings import Finding, fine, gap
 from sandboxd.backends.protocol import Capabilities, LimitKind
 from sandboxd.errors import SandboxdError
 from sandboxd.guest.binary import guest_binary
@@ -48,17 +48,6 @@ _WANTED_DISK_BYTES = 5 << 30
 _WANTED_LIMITS = ("memory", "pids", "cpu")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One thing that was looked at. vital: without it there is no docker backend at all."""
-
-    name: str
-    ok: bool
-    detail: str
-    mend: str = ""
-    vital: bool = False
-
-
 def probe(
     settings: DockerSettings, *, images: Collection[str] = (), max_sandboxes: int
 ) -> list[Finding]:
@@ -70,7 +59,7 @@ def probe(
         with closing(connect(settings.host, tls_dir=settings.tls_dir)) as api:
             return list(_engine(api, settings, images, max_sandboxes))
     except (SandboxdError, EngineRefused) as error:
-        return [_gap("engine", error.detail, MEND_ENGINE, vital=True)]
+        return [gap("engine", error.detail, MEND_ENGINE, vital=True)]
 
 
 def _engine(
@@ -90,7 +79,7 @@ def _engine(
 def _version(api: APIClient, settings: DockerSettings, info: Info) -> Finding:
     facts = f"{info.get('OperatingSystem', 'unknown system')}, {info.get('Architecture', '')}"
     version = f"{info.get('ServerVersion', '?')} (API {api.api_version})"
-    return _fine("engine", f"{version} at {address(settings.host)}: {facts}")
+    return fine("engine", f"{version} at {address(settings.host)}: {facts}")
 
 
 def _reach(settings: DockerSettings, info: Info) -> Finding:
@@ -99,17 +88,17 @@ def _reach(settings: DockerSettings, info: Info) -> Finding:
         check_reach(settings, rootless=is_rootless(info))
     except SandboxdError as error:
         mend = "see docs/docker.md: as root or with a rootless engine; `pid: host` in a container"
-        return _gap("guests", error.detail.partition("; `sandboxd doctor`")[0], mend, vital=True)
+        return gap("guests", error.detail.partition("; `sandboxd doctor`")[0], mend, vital=True)
     if way(settings) == "tcp":
-        return _fine("guests", "reached by TCP, so that every sandbox has a network")
-    return _fine("guests", "reached by sockets, and the engine's processes are in sight")
+        return fine("guests", "reached by TCP, so that every sandbox has a network")
+    return fine("guests", "reached by sockets, and the engine's processes are in sight")
 
 
 def _guest(info: Info) -> Finding:
     try:
-        return _fine("guest agent", str(guest_binary(str(info.get("Architecture", "")))))
+        return fine("guest agent", str(guest_binary(str(info.get("Architecture", "")))))
     except SandboxdError as error:
-        return _gap("guest agent", error.detail, "make setup", vital=True)
+        return gap("guest agent", error.detail, "make setup", vital=True)
 
 
 def _socket_path(settings: DockerSettings) -> Finding:
@@ -117,8 +106,8 @@ def _socket_path(settings: DockerSettings) -> Finding:
     longest = len(os.fsencode(Places(run_dir=run_dir, home=settings.home).socket(new_id("box"))))
     detail = f"{run_dir}: {longest} of {MAX_SOCKET_PATH_BYTES} bytes"
     if longest > MAX_SOCKET_PATH_BYTES:
-        return _gap("socket paths", detail, "set a shorter run directory", vital=True)
-    return _fine("socket paths", detail)
+        return gap("socket paths", detail, "set a shorter run directory", vital=True)
+    return fine("socket paths", detail)
 
 
 def _capabilities(api: APIClient, settings: DockerSettings, info: Info) -> Iterator[Finding]:
@@ -132,13 +121,13 @@ def _capabilities(api: APIClient, settings: DockerSettings, info: Info) -> Itera
     found = capabilities_of(info, surroundings)
     yield _limits(found, info)
     yield _seccomp(info)
-    yield _fine("runtimes", ", ".join(sorted(found.runtimes)) or "only the engine's default")
-    yield _fine("networks", ", ".join(sorted(found.all_networks)))
-    yield _fine("gpu", "the engine gives GPUs" if has_gpu(info) else "none, `gpu` is refused")
+    yield fine("runtimes", ", ".join(sorted(found.runtimes)) or "only the engine's default")
+    yield fine("networks", ", ".join(sorted(found.all_networks)))
+    yield fine("gpu", "the engine gives GPUs" if has_gpu(info) else "none, `gpu` is refused")
     for note in found.notes:
         what, _, mend = note.partition(": ")
         if "filters no system calls" not in what:
-            yield _gap("note", what, mend)
+            yield gap("note", what, mend)
 
 
 def _limits(found: Capabilities, info: Info) -> Finding:
@@ -146,25 +135,25 @@ def _limits(found: Capabilities, info: Info) -> Finding:
     version = f"control groups version {info.get('CgroupVersion', '1')}"
     if loose:
         mend = "give the engine these control groups"
-        return _gap("limits", f"{', '.join(loose)} not enforced ({version})", mend)
-    return _fine("limits", f"{', '.join(_WANTED_LIMITS)} enforced ({version}); disk watched")
+        return gap("limits", f"{', '.join(loose)} not enforced ({version})", mend)
+    return fine("limits", f"{', '.join(_WANTED_LIMITS)} enforced ({version}); disk watched")
 
 
 def _seccomp(info: Info) -> Finding:
     if has_seccomp(info):
-        return _fine("seccomp", "system calls are filtered")
-    return _gap("seccomp", "system calls are not filtered", "an engine and a kernel with seccomp")
+        return fine("seccomp", "system calls are filtered")
+    return gap("seccomp", "system calls are not filtered", "an engine and a kernel with seccomp")
 
 
 def _disk(info: Info) -> Finding:
     root = Path(str(info.get("DockerRootDir") or "/nonexistent"))
     if not root.is_dir():
-        return _fine("disk", f"{root} is not in sight from here")
+        return fine("disk", f"{root} is not in sight from here")
     free = shutil.disk_usage(root).free
     detail = f"{free >> 20} MiB free where the engine keeps images and boxes ({root})"
     if free < _WANTED_DISK_BYTES:
-        return _gap("disk", detail, "make room, or set `backend.docker.image_disk_mb`")
-    return _fine("disk", detail)
+        return gap("disk", detail, "make room, or set `backend.docker.image_disk_mb`")
+    return fine("disk", detail)
 
 
 def _descriptors(max_sandboxes: int) -> Finding:
@@ -172,21 +161,13 @@ def _descriptors(max_sandboxes: int) -> Finding:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     detail = f"{hard} at most; {max_sandboxes} sandboxes need {wanted}"
     if hard != resource.RLIM_INFINITY and hard < wanted:
-        return _gap("descriptors", detail, f"ulimit -Hn {wanted}, or a smaller max_sandboxes")
-    return _fine("descriptors", detail)
+        return gap("descriptors", detail, f"ulimit -Hn {wanted}, or a smaller max_sandboxes")
+    return fine("descriptors", detail)
 
 
 def _image(api: APIClient, name: str) -> Finding:
     try:
         found: dict[str, Any] = translated(api.inspect_image, name)
     except EngineRefused:
-        return _gap(f"image {name}", "not in the engine: pulled when first needed", MEND_IMAGES)
-    return _fine(f"image {name}", f"{int(found.get('Size', 0)) >> 20} MiB")
-
-
-def _fine(name: str, detail: str) -> Finding:
-    return Finding(name=name, ok=True, detail=detail)
-
-
-def _gap(name: str, detail: str, mend: str, *, vital: bool = False) -> Finding:
-    return Finding(name=name, ok=False, detail=detail, mend=mend, vital=vital)
+        return gap(f"image {name}", "not in the engine: pulled when first needed", MEND_IMAGES)
+    return fine(f"image {name}", f"{int(found.get('Size', 0)) >> 20} MiB")

@@ -18,11 +18,12 @@ from sandboxd.backends.docker.imaging import DockerImages, ImageFacts
 from sandboxd.backends.docker.labels import owned_by
 from sandboxd.backends.docker.networks import Networks
 from sandboxd.backends.docker.places import Places, conflict
-from sandboxd.backends.docker.reaching.way import EndedEarly, Reach
+from sandboxd.backends.docker.reaching.way import Reach
 from sandboxd.backends.docker.records import BoxRecord, record_of_container
 from sandboxd.backends.docker.refusals import start_refused
 from sandboxd.backends.docker.removing import Remover
 from sandboxd.backends.docker.watching.judging import Judge
+from sandboxd.backends.parts.tcp_lines import EndedEarly
 from sandboxd.backends.protocol import BoxOrder, Death
 from sandboxd.errors import SandboxdError
 from sandboxd.wire.codes import ErrorCode, Fault

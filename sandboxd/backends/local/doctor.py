@@ -10,7 +10,7 @@ import resource
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from sandboxd.backends.local.boxes import BoxPlaces, short_way
@@ -18,6 +18,7 @@ from sandboxd.backends.local.launching.roots import host_root
 from sandboxd.backends.local.launching.stage import Stage
 from sandboxd.backends.local.launching.trial import try_bwrap
 from sandboxd.backends.local.opening import LocalSettings, open_shelf, open_stage, tidy
+from sandboxd.backends.parts.findings import Finding, fine, gap
 from sandboxd.errors import SandboxdError
 from sandboxd.guest.binary import guest_binary
 from sandboxd.guest.inside import MAX_SOCKET_PATH_BYTES
@@ -32,17 +33,6 @@ _FDS_OF_OURS = 256
 _TASKS_PER_BOX = 40
 _WANTED_DISK_BYTES = 5 << 30
 _CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One thing that was looked at. vital: without it there is no local backend at all."""
-
-    name: str
-    ok: bool
-    detail: str
-    mend: str = ""
-    vital: bool = False
 
 
 def probe(settings: LocalSettings, *, max_sandboxes: int) -> list[Finding]:
@@ -64,7 +54,7 @@ def probe(settings: LocalSettings, *, max_sandboxes: int) -> list[Finding]:
         shelf, run_dir = open_shelf(ours)
     except SandboxdError as error:
         mend = "choose other directories with --state-dir"
-        return [*findings, _gap("directories", error.detail, mend, vital=True)]
+        return [*findings, gap("directories", error.detail, mend, vital=True)]
     cgroups = find_cgroups(ours.level)
     try:
         findings += [_disk(shelf.boxes_dir), _cgroups(cgroups)]
@@ -76,27 +66,19 @@ def probe(settings: LocalSettings, *, max_sandboxes: int) -> list[Finding]:
     return findings
 
 
-def _fine(name: str, detail: str) -> Finding:
-    return Finding(name=name, ok=True, detail=detail)
-
-
-def _gap(name: str, detail: str, mend: str, *, vital: bool = False) -> Finding:
-    return Finding(name=name, ok=False, detail=detail, mend=mend, vital=vital)
-
-
 def _namespaces_allowed() -> Finding:
     """The switches by which systems forbid user namespaces."""
     name = "user namespaces"
     if _switch("user/max_user_namespaces") == "0":
         mend = "sysctl -w user.max_user_namespaces=10000"
-        return _gap(name, "user.max_user_namespaces is 0", mend, vital=True)
+        return gap(name, "user.max_user_namespaces is 0", mend, vital=True)
     if os.geteuid() != 0 and _switch("kernel/unprivileged_userns_clone") == "0":
         mend = "sysctl -w kernel.unprivileged_userns_clone=1"
-        return _gap(name, "ordinary users may not make them", mend, vital=True)
+        return gap(name, "ordinary users may not make them", mend, vital=True)
     if os.geteuid() != 0 and _switch("kernel/apparmor_restrict_unprivileged_userns") == "1":
         mend = "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0, or run as root"
-        return _gap(name, "AppArmor keeps ordinary users from them", mend, vital=True)
-    return _fine(name, "allowed")
+        return gap(name, "AppArmor keeps ordinary users from them", mend, vital=True)
+    return fine(name, "allowed")
 
 
 def _switch(name: str) -> str:
@@ -108,9 +90,9 @@ def _switch(name: str) -> str:
 
 def _guest() -> Finding:
     try:
-        return _fine("guest agent", str(guest_binary()))
+        return fine("guest agent", str(guest_binary()))
     except SandboxdError as error:
-        return _gap("guest agent", error.detail, "make setup", vital=True)
+        return gap("guest agent", error.detail, "make setup", vital=True)
 
 
 def _descriptors(max_sandboxes: int) -> Finding:
@@ -118,8 +100,8 @@ def _descriptors(max_sandboxes: int) -> Finding:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     detail = f"{hard} at most; {max_sandboxes} sandboxes need {wanted}"
     if hard != resource.RLIM_INFINITY and hard < wanted:
-        return _gap("descriptors", detail, f"ulimit -Hn {wanted}, or a smaller max_sandboxes")
-    return _fine("descriptors", detail)
+        return gap("descriptors", detail, f"ulimit -Hn {wanted}, or a smaller max_sandboxes")
+    return fine("descriptors", detail)
 
 
 def _tasks(max_sandboxes: int) -> Finding:
@@ -134,8 +116,8 @@ def _tasks(max_sandboxes: int) -> Finding:
     detail = f"{most} at most; {max_sandboxes} sandboxes need about {wanted}"
     if most < wanted:
         mend = f"sysctl -w kernel.pid_max={wanted} kernel.threads-max={wanted}, ulimit -u {wanted}"
-        return _gap("processes", detail, mend)
-    return _fine("processes", detail)
+        return gap("processes", detail, mend)
+    return fine("processes", detail)
 
 
 def _inotify() -> Finding:
@@ -143,30 +125,30 @@ def _inotify() -> Finding:
     instances = int(_switch("fs/inotify/max_user_instances") or 0)
     detail = f"{instances} instances, shared by all sandboxes"
     if instances < 1024:
-        return _gap("inotify", detail, "sysctl -w fs.inotify.max_user_instances=8192")
-    return _fine("inotify", detail)
+        return gap("inotify", detail, "sysctl -w fs.inotify.max_user_instances=8192")
+    return fine("inotify", detail)
 
 
 def _socket_path(run_dir: Path) -> Finding:
     longest = len(os.fsencode(BoxPlaces(run_dir, short_way(run_dir) / new_id("box")).socket))
     detail = f"{run_dir}: {longest} of {MAX_SOCKET_PATH_BYTES} bytes"
     if longest > MAX_SOCKET_PATH_BYTES:
-        return _gap("socket paths", detail, "set a shorter run directory", vital=True)
-    return _fine("socket paths", detail)
+        return gap("socket paths", detail, "set a shorter run directory", vital=True)
+    return fine("socket paths", detail)
 
 
 def _disk(boxes_dir: Path) -> Finding:
     free = shutil.disk_usage(boxes_dir).free
     detail = f"{free >> 20} MiB free where sandboxes write ({boxes_dir})"
     if free < _WANTED_DISK_BYTES:
-        return _gap("disk", detail, "make room, or choose another --state-dir")
-    return _fine("disk", detail)
+        return gap("disk", detail, "make room, or choose another --state-dir")
+    return fine("disk", detail)
 
 
 def _cgroups(cgroups: Cgroups) -> Finding:
     if cgroups.version != "none":
-        return _fine("control groups", cgroups.detail)
-    return _gap(
+        return fine("control groups", cgroups.detail)
+    return gap(
         "control groups",
         f"none may be made, so memory and cpu are not limited: {cgroups.detail}",
         "run as root, or as a systemd unit with Delegate=yes and DelegateSubgroup=daemon",
@@ -178,7 +160,7 @@ def _bubblewrap(settings: LocalSettings, run_dir: Path, boxes_dir: Path) -> list
     try:
         stage = open_stage(settings, run_dir, guest_binary())
     except SandboxdError as error:
-        return [_gap("bubblewrap", error.detail, _mend_for_rights(), vital=True)]
+        return [gap("bubblewrap", error.detail, _mend_for_rights(), vital=True)]
     try:
         # A thread of its own, since standing on the stage changes a thread for good.
         with ThreadPoolExecutor(1) as thread:
@@ -192,23 +174,23 @@ def _try_on_stage(stage: Stage, boxes_dir: Path) -> list[Finding]:
         stage.enter()
     except OSError as error:
         detail = f"no mount namespace of our own: {error}"
-        return [_gap("bubblewrap", detail, _mend_for_rights(), vital=True)]
+        return [gap("bubblewrap", detail, _mend_for_rights(), vital=True)]
     if complaint := try_bwrap(stage, boxes_dir, overlay=False):
-        return [_gap("bubblewrap", complaint, _mend_for_rights(), vital=True)]
+        return [gap("bubblewrap", complaint, _mend_for_rights(), vital=True)]
     complaint = try_bwrap(stage, boxes_dir, overlay=True)
     root = host_root(stage, can_overlay=not complaint)
-    return [_fine("bubblewrap", stage.bwrap), _overlay(complaint), _notes(root.notes)]
+    return [fine("bubblewrap", stage.bwrap), _overlay(complaint), _notes(root.notes)]
 
 
 def _overlay(complaint: str) -> Finding:
     if not complaint:
-        return _fine("overlay", "works in a user namespace")
+        return fine("overlay", "works in a user namespace")
     mend = "Linux 5.11 or newer, and a --state-dir on ext4, xfs, btrfs or tmpfs"
-    return _gap("overlay", complaint, mend)
+    return gap("overlay", complaint, mend)
 
 
 def _notes(notes: tuple[str, ...]) -> Finding:
-    return _fine("host image", "; ".join(notes))
+    return fine("host image", "; ".join(notes))
 
 
 def _mend_for_rights() -> str:

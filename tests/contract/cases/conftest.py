@@ -16,6 +16,12 @@ from tests.contract.speaker import Speaker
 from tests.support.cells import Kernel, leased, open_kernel
 
 
+@pytest.fixture(scope="module", params=["local", pytest.param("docker", marks=pytest.mark.docker)])
+def backend(request: pytest.FixtureRequest) -> str:
+    """Those that the cases speak of; what is Kubernetes' own stands apart."""
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
 def engine(backend: str, request: pytest.FixtureRequest) -> EngineHost | None:
     """The container engine below, if there is one."""

@@ -17,7 +17,10 @@ import httpx
 from sandboxd.backends.docker.labels import owned_by
 from sandboxd.backends.local.boxes import parse_documents
 from tests.conftest import EngineHost
+from tests.contract.columns import Below, column_of
 from tests.contract.speaker import eventually
+from tests.support.cluster import TestCluster
+from tests.support.cluster_pods import Pods
 from tests.support.docker_service import Containers
 from tests.support.service import Service, service
 
@@ -35,7 +38,17 @@ class House:
     """A running daemon, which `service` may kill, stop and start again, and the engine below it."""
 
     service: Service
-    engine: EngineHost | None
+    below: Below
+
+    @property
+    def engine(self) -> EngineHost | None:
+        """The container engine, if that is what there is below."""
+        return self.below if isinstance(self.below, EngineHost) else None
+
+    @property
+    def pods(self) -> Pods | None:
+        """Its pods, if there is a cluster below."""
+        return Pods(self.below, self.service) if isinstance(self.below, TestCluster) else None
 
     @property
     def url(self) -> str:
@@ -45,10 +58,12 @@ class House:
     @property
     def kind(self) -> str:
         """Its backend."""
-        return "local" if self.engine is None else "docker"
+        return column_of(self.below).backend
 
     def boxes(self) -> set[str]:
         """Every box of which there is anything: a container in whatever state, or a directory."""
+        if self.pods is not None:
+            return self.pods.box_ids()
         if self.engine is not None:
             return Containers(self.engine.host, self.service).box_ids()
         place = self.service.state / "boxes"
@@ -79,12 +94,17 @@ class House:
 
     def first_process(self, box_id: str) -> int:
         """This machine's number of a box's first process; 0 if there is none."""
+        if self.pods is not None:
+            return self.pods.pid(box_id)
         if self.engine is not None:
             return Containers(self.engine.host, self.service).pid(box_id)
         return _local_pid(self.service.state / "boxes" / box_id / "box.json")
 
     def remove(self, box_id: str) -> None:
         """Take a box away by hand, as an operator might: the container itself, or its process."""
+        if self.pods is not None:
+            self.pods.remove(box_id)
+            return
         if self.engine is None:
             self.kill(box_id)
             return
@@ -95,6 +115,9 @@ class House:
 
     def kill(self, box_id: str) -> None:
         """kill -9 of its first process, behind everybody's back."""
+        if self.pods is not None:
+            assert self.pods.kill(box_id)
+            return
         if self.engine is not None:
             assert Containers(self.engine.host, self.service).kill(box_id)
             return
@@ -139,6 +162,8 @@ class House:
             raise AssertionError(f"{error}: {seen}, {self.errors()[-3:]}") from None
 
     def _lives(self, box_id: str) -> bool:
+        if self.pods is not None:
+            return self.pods.runs(box_id)
         if self.engine is not None:
             try:
                 facts = Containers(self.engine.host, self.service).facts(box_id)
@@ -157,7 +182,7 @@ class House:
 @contextmanager
 def house(
     folder: Path,
-    engine: EngineHost | None,
+    below: Below,
     *,
     pool: str = "ready = 2, max = 40",
     template: str = "",
@@ -168,12 +193,12 @@ def house(
 
     pool, template, more: TOML, inside and below the template. port: 0 for another at each start.
     """
-    image = engine.image if engine is not None else "host"
-    text = _TEMPLATE.format(image=json.dumps(image), pool=pool, template=template)
-    text = (f"[backend.docker]\nhost = {json.dumps(engine.host)}\n" if engine else "") + text
-    kind = "docker" if engine is not None else "local"
-    with service(folder, backend=kind, config=text + more, port=port) as running:
-        opened = House(running, engine)
+    column = column_of(below)
+    text = _TEMPLATE.format(image=json.dumps(column.image), pool=pool, template=template)
+    with service(
+        folder, backend=column.backend, config=column.table + text + more, port=port
+    ) as running:
+        opened = House(running, below)
         yield opened
         running.end()
         assert opened.boxes() == set()

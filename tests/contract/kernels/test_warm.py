@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.conftest import EngineHost
+from tests.contract.columns import Column, below_of, column_of
 from tests.contract.speaker import Speaker, eventually, problem
 from tests.support.cells import Kernel, open_kernel
 
@@ -72,13 +72,12 @@ def _write(path: str, text: str) -> str:
     return json.dumps(f"cat > {path} <<'END'\n{text}\nEND\n")
 
 
-def _config(*, image: str, engine: str = "") -> str:
-    host = f"[backend.docker]\nhost = {json.dumps(engine)}\n" if engine else ""
+def _config(column: Column) -> str:
     spec = "/usr/local/share/jupyter/kernels/{}/kernel.json"
     ending = {**_ODD, "argv": ["sh", "-c", "echo cannot be >&2; exit 3"]}
-    odd = _ODD if engine else {**_ODD, "argv": [sys.executable, *_ODD["argv"][1:]]}
-    return host + _TEMPLATES.format(
-        image=json.dumps(image),
+    odd = _ODD if column.below else {**_ODD, "argv": [sys.executable, *_ODD["argv"][1:]]}
+    return column.table + _TEMPLATES.format(
+        image=json.dumps(column.image),
         noisy=_write("/tmp/modules/noisy.py", _NOISY),
         odd=_write(spec.format("odd"), json.dumps(odd)),
         ending=_write(spec.format("ending"), json.dumps(ending)),
@@ -87,10 +86,7 @@ def _config(*, image: str, engine: str = "") -> str:
 
 @pytest.fixture(scope="module")
 def settings(backend: str, request: pytest.FixtureRequest) -> str:
-    if backend == "local":
-        return _config(image="host")
-    found: EngineHost = request.getfixturevalue("engine_host")
-    return _config(image=found.image, engine=found.host)
+    return _config(column_of(below_of(backend, request)))
 
 
 @contextmanager

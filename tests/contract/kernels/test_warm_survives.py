@@ -11,8 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.conftest import EngineHost
 from tests.contract.cases.houses import House, house
+from tests.contract.columns import below_of
 from tests.contract.speaker import Speaker, eventually
 from tests.support.cells import Kernel, open_kernel
 
@@ -32,10 +32,8 @@ def open_house(
     tmp_path: Path, backend: str, request: pytest.FixtureRequest
 ) -> Callable[[], AbstractContextManager[House]]:
     """Opens a daemon whose template has a kernel that takes two seconds to be ready."""
-    engine: EngineHost | None = None
-    if backend == "docker":
-        engine = request.getfixturevalue("engine_host")
-    return partial(house, tmp_path, engine, pool="ready = 1, max = 4", template=_TEMPLATE)
+    below = below_of(backend, request)
+    return partial(house, tmp_path, below, pool="ready = 1, max = 4", template=_TEMPLATE)
 
 
 @contextmanager

@@ -18,6 +18,12 @@ from tests.support.limits import READ_LIMITS, assert_held
 OpenHouse = Callable[..., AbstractContextManager[House]]
 
 
+@pytest.fixture(scope="module", params=["local", pytest.param("docker", marks=pytest.mark.docker)])
+def backend(request: pytest.FixtureRequest) -> str:
+    """Those that the cases speak of; what is Kubernetes' own stands apart."""
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
 def engine_below(backend: str, request: pytest.FixtureRequest) -> EngineHost | None:
     """The container engine that all tests share, if sandboxes stand on one."""

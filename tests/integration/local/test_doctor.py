@@ -8,7 +8,8 @@ import pytest
 from anyio import to_thread
 
 from sandboxd.backends.local import LocalBackend, LocalSettings
-from sandboxd.backends.local.doctor import Finding, probe
+from sandboxd.backends.local.doctor import probe
+from sandboxd.backends.parts.findings import Finding
 from sandboxd.backends.protocol import BoxRef
 from tests.integration.local.conftest import order, sh
 

@@ -13,7 +13,7 @@ import anyio
 
 from sandboxd.backends.docker.engine import Engine, unavailable
 from sandboxd.backends.docker.imaging.dialing import dial
-from sandboxd.backends.docker.imaging.verdicts import Cause
+from sandboxd.backends.parts.pull_words import Cause
 from sandboxd.model.image import ImageName
 from sandboxd.wire.http1 import AsyncConnection, AsyncResponse, ConnectionLost, Headers
 

@@ -16,7 +16,8 @@ from sandboxd.backends.docker.imaging.credentials import auth_header
 from sandboxd.backends.docker.imaging.lanes import Lane, Lanes
 from sandboxd.backends.docker.imaging.nouns import ImageSettings
 from sandboxd.backends.docker.imaging.pulling import Pull, PullFailed
-from sandboxd.backends.docker.imaging.verdicts import Cause, cause_of, pull_failed, retry_after_s
+from sandboxd.backends.docker.imaging.verdicts import pull_failed
+from sandboxd.backends.parts.pull_words import Cause, cause_of, retry_after_s
 from sandboxd.errors import SandboxdError
 from sandboxd.model.image import ImageName
 from sandboxd.wire.codes import ErrorCode

@@ -12,10 +12,11 @@ from anyio.abc import ByteStream
 
 from sandboxd.backends.docker.places import Places
 from sandboxd.backends.docker.reaching.host_paths import HostPaths
-from sandboxd.backends.docker.reaching.way import Door, EndedEarly, Facts, Hold
+from sandboxd.backends.docker.reaching.way import Door, Facts, Hold
 from sandboxd.backends.docker.records import BoxRecord, Whereabouts
 from sandboxd.backends.docker.watching.living import LivingBox
 from sandboxd.backends.parts.reaching import reach
+from sandboxd.backends.parts.tcp_lines import EndedEarly
 from sandboxd.backends.protocol import Death
 from sandboxd.errors import SandboxdError
 from sandboxd.guest.inside import GUEST_INSIDE, SHARED_INSIDE, SOCKET_INSIDE

@@ -11,28 +11,22 @@ import io
 import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-import anyio
 from anyio import to_thread
 from anyio.abc import ByteStream
 
 from sandboxd.backends.docker.engine import Engine, EngineRefused
-from sandboxd.backends.docker.reaching.way import Door, EndedEarly, Facts, Hold
+from sandboxd.backends.docker.reaching.way import Door, Facts, Hold
 from sandboxd.backends.docker.records import BoxRecord, GuestAddress, Whereabouts
 from sandboxd.backends.docker.refusals import call_refused
 from sandboxd.backends.docker.watching.living import LivingBox
-from sandboxd.backends.parts.deaths import lost
-from sandboxd.errors import SandboxdError
+from sandboxd.backends.parts.tcp_lines import connect_proven, wait_until_proven
 from sandboxd.guest.inside import GUEST_INSIDE, SHARED_INSIDE
-from sandboxd.guest.tcp import GUEST_PORT, NotProven, connect_tcp_guest
-from sandboxd.wire.codes import ErrorCode
+from sandboxd.guest.tcp import GUEST_PORT, connect_tcp_guest
 
 _TOKEN_INSIDE = f"{SHARED_INSIDE}/token"
-_UNREACHABLE_S = 2.0
-_STEP_S = 0.01
-_LOOK_EVERY_S = 0.25  # how often a guest that does not answer yet is asked after
-_DYING_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,36 +94,22 @@ class TcpReach:
 
     async def wait_for_guest(self, record: BoxRecord) -> None:
         """Until it has proven itself. Raises EndedEarly."""
-        next_look = anyio.current_time() + _LOOK_EVERY_S
-        while True:
-            try:
-                stream = await self._dial(record)
-            except (OSError, NotProven):  # nobody yet, or the engine's own proxy before it
-                if anyio.current_time() > next_look:
-                    next_look = anyio.current_time() + _LOOK_EVERY_S
-                    if await self.hold(record) is None:
-                        raise EndedEarly from None
-                await anyio.sleep(_STEP_S)
-            else:
-                await anyio.aclose_forcefully(stream)
-                return
+        await wait_until_proven(partial(self._dial, record), lives=partial(self._lives, record))
 
     async def connect(self, box: LivingBox) -> ByteStream:
-        """A proven stream. Whoever else answers, or nobody, ends no box: ports are used again,
-        and networks fail.
-        """
-        try:
-            return await self._dial(box.record)
-        except (OSError, NotProven) as error:
-            with anyio.move_on_after(_UNREACHABLE_S):
-                await box.gone.wait()
-            if not box.gone.is_set():
-                if await self.hold(box.record) is not None:
-                    raise _out_of_reach(box.record, error) from error
-                box.word.dead.set()
-                with anyio.move_on_after(_DYING_S):
-                    await box.gone.wait()
-            raise lost(box.death) from error
+        """A proven stream; see `connect_proven`."""
+        address = box.record.address
+        at = f"{address.host}:{address.port}" if address else "no address"
+        return await connect_proven(
+            box,
+            partial(self._dial, box.record),
+            lives=partial(self._lives, box.record),
+            end=box.word.dead.set,
+            mend=f"is a packet filter between it and {at}, on the engine's machine?",
+        )
+
+    async def _lives(self, record: BoxRecord) -> bool:
+        return await self.hold(record) is not None
 
     async def _dial(self, record: BoxRecord) -> ByteStream:
         address = record.address
@@ -166,13 +146,3 @@ async def open_tcp_reach(
     """With the guest packed once for all boxes."""
     guest = await to_thread.run_sync(pack_guest, binary)
     return TcpReach(engine, route=route, guest=guest, token_of=token_of)
-
-
-def _out_of_reach(record: BoxRecord, error: Exception) -> SandboxdError:
-    address = record.address
-    at = f"{address.host}:{address.port}" if address else "no address"
-    return SandboxdError(
-        ErrorCode.BACKEND_UNAVAILABLE,
-        f"the daemon cannot reach the sandbox at {at} ({error}): is a packet filter between it "
-        "and the engine's machine?",
-    )

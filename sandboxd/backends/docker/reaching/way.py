@@ -15,10 +15,6 @@ from sandboxd.model.template import Mount
 Facts = Mapping[str, Any]  # what the engine says of one container
 
 
-class EndedEarly(Exception):
-    """The first process of a box ended before its guest answered."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Door:
     """How a guest is to listen, for the call that creates its container.

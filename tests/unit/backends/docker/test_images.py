@@ -12,12 +12,8 @@ from sandboxd.backends.docker.imaging.budget import Keep, to_drop
 from sandboxd.backends.docker.imaging.lanes import Lanes
 from sandboxd.backends.docker.imaging.ledger import Entry, Ledger
 from sandboxd.backends.docker.imaging.shelf import OnShelf
-from sandboxd.backends.docker.imaging.verdicts import (
-    Cause,
-    cause_of,
-    pull_failed,
-    retry_after_s,
-)
+from sandboxd.backends.docker.imaging.verdicts import pull_failed
+from sandboxd.backends.parts.pull_words import Cause, cause_of, retry_after_s
 from sandboxd.wire.codes import ErrorCode, Fault
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_time]

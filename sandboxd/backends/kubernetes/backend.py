@@ -1,0 +1,136 @@
+"""The kubernetes backend, put together. Each part does its own; this file says in what order."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+
+from anyio.abc import ByteStream
+
+from sandboxd.backends.kubernetes.making import Maker
+from sandboxd.backends.kubernetes.offering import refuse
+from sandboxd.backends.kubernetes.reaching.short_calls import read_guest
+from sandboxd.backends.kubernetes.reaching.way import Reach
+from sandboxd.backends.kubernetes.records import NAME, BoxRecord, record_of_reference, reference
+from sandboxd.backends.kubernetes.removing import Remover
+from sandboxd.backends.kubernetes.watching.book import PodBook
+from sandboxd.backends.kubernetes.watching.census import Census
+from sandboxd.backends.kubernetes.watching.judging import Judge
+from sandboxd.backends.kubernetes.watching.living import LivingBox, Roster
+from sandboxd.backends.parts.deaths import lost
+from sandboxd.backends.parts.tcp_lines import connect_proven
+from sandboxd.backends.protocol import (
+    BoxOrder,
+    BoxRef,
+    Capabilities,
+    Death,
+    Images,
+    OwnedBox,
+    Readings,
+)
+
+
+class KubernetesBackend:
+    """Boxes as pods of one namespace. Made by `open_kubernetes` alone."""
+
+    name = NAME
+    images: Images | None = None  # nodes keep them
+
+    def __init__(
+        self,
+        *,
+        maker: Maker,
+        remover: Remover,
+        roster: Roster,
+        book: PodBook,
+        judge: Judge,
+        reach: Reach,
+        census: Census,
+        capabilities: Capabilities,
+    ) -> None:
+        self._maker = maker
+        self._remover = remover
+        self._roster = roster
+        self._book = book
+        self._judge = judge
+        self._reach = reach
+        self._census = census
+        self._capabilities = capabilities
+
+    def capabilities(self) -> Capabilities:
+        """As probed when it was opened."""
+        return self._capabilities
+
+    async def make(self, order: BoxOrder) -> BoxRef:
+        """Make a box; see the protocol."""
+        refuse(order.spec, self._capabilities)
+        pod = await self._maker.make(order)
+        return reference(self._roster.add(pod).record)
+
+    async def dispose(self, ref: BoxRef) -> None:
+        """Remove a box; see the protocol."""
+        record = record_of_reference(ref)
+        await self._remover.remove(ref.box_id, record.name, uid=record.uid)
+
+    async def dispose_remains(self, box_id: str) -> None:
+        """Remove what is left of a make; see the protocol."""
+        await self._remover.remove(box_id)
+
+    async def look(self, ref: BoxRef) -> Death | None:
+        """Whether it lives; adopts a box that another daemon made."""
+        box = await self._find(ref)
+        if box is None:
+            return await self._judge.examine(record_of_reference(ref))
+        if not box.is_dead:
+            return None
+        await box.gone.wait()
+        return box.death or Death(box_id=ref.box_id, detail="it was removed")
+
+    async def list_owned(self) -> list[OwnedBox]:
+        """Every pod of ours, and every secret without one; see the protocol."""
+        return await self._census.take()
+
+    async def connect(self, ref: BoxRef) -> ByteStream:
+        """A stream to the guest; see the protocol."""
+        box = await self._find(ref)
+        if box is None or box.gone.is_set():
+            raise lost(box.death if box else await self.look(ref))
+        return await connect_proven(
+            box,
+            partial(self._reach.dial, box.record),
+            lives=partial(self._lives, box.record),
+            end=box.over.set,
+            mend=self._reach.mend,
+        )
+
+    def watch(self) -> AbstractAsyncContextManager[AsyncIterator[Death]]:
+        """Deaths from now on; see the protocol."""
+        return self._roster.watch()
+
+    async def read(self, ref: BoxRef) -> Readings:
+        """What the guest says: from outside only a cluster's administrator could read it."""
+        box = self._roster.get(ref.box_id)
+        if box is None or box.is_dead:
+            return Readings()
+        return await read_guest(self._reach, box.record)
+
+    async def _find(self, ref: BoxRef) -> LivingBox | None:
+        """The box under watch, taken under it if it lives. None: it is dead and unwatched.
+
+        Raises `backend_unavailable` where nobody can tell.
+        """
+        record = record_of_reference(ref)
+        box = self._roster.get(ref.box_id)
+        if box is not None and box.record.uid == record.uid:
+            return box
+        pod = self._book.get(record.name) if self._book.flows else None
+        if pod is None or pod.uid != record.uid:
+            pod = await self._judge.find(record)
+        if pod is None or not pod.lives:
+            return None
+        return self._roster.get(ref.box_id) or self._roster.add(pod)
+
+    async def _lives(self, record: BoxRecord) -> bool:
+        pod = await self._judge.find(record)
+        return pod is not None and pod.lives

@@ -1,0 +1,1 @@
+"""The ways to guests: at their pods' addresses, or through the API server."""
