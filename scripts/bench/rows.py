@@ -20,6 +20,7 @@ from scripts.bench.measure import Pair, in_turn, median, rate_per_s, timed_here_
 _MIB = 1 << 20
 _IDLE_SANDBOXES = 500
 _IDLE_WATCH_S = 10.0
+_SETTLE_S = 10  # the first look at the disk of what was just made belongs to making it
 _STREAM_BYTES = 100 * _MIB
 
 
@@ -103,6 +104,7 @@ async def commands(house: House) -> list[Figure]:
 async def idle(house: House) -> list[Figure]:
     """Many sandboxes that do nothing."""
     await house.wait_for_stock("idle", _IDLE_SANDBOXES, within_s=240)
+    await anyio.sleep(_SETTLE_S)
     daemon = house.daemon.pid
     below = processes.descendants(daemon)
     guests = processes.named(below, "sandbox-guest")
