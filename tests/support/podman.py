@@ -54,7 +54,11 @@ class PodmanEngine:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=os.environ | {"CONTAINERS_CONF": str(self.directory / "containers.conf")},
+                env=os.environ
+                | {
+                    "CONTAINERS_CONF": str(self.directory / "containers.conf"),
+                    "TMPDIR": str(self.directory),  # images that are loaded stay there as files
+                },
                 start_new_session=True,
             )
         deadline = time.monotonic() + _START_S
