@@ -17,7 +17,8 @@ pytestmark = pytest.mark.anyio
 
 _LINES = 40
 _MESSAGES = 1000  # of each
-_LONGEST_S = 0.1  # of this thread's own time, garbage collected too; one turn of each after the other took 0.2
+# Of this thread's own time, garbage collected too; one turn of each after the other took 0.2.
+_LONGEST_S = 0.1
 
 
 class Poured:
