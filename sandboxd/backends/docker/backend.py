@@ -88,8 +88,7 @@ class DockerBackend:
             return await self._judge.examine(record_of_reference(ref))
         if not box.is_dead:
             return None
-        await box.gone.wait()
-        return box.death or Death(box_id=ref.box_id, detail="it was removed")
+        return await self._roster.death_of(box)
 
     async def list_owned(self) -> list[OwnedBox]:
         """Every container of ours, and every directory without one; see the protocol."""

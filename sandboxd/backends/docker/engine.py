@@ -18,6 +18,7 @@ from docker.errors import APIError, DockerException
 from docker.utils import kwargs_from_env
 
 from sandboxd.backends.docker.engine_socket import SCHEME, use_own_connections
+from sandboxd.backends.parts.system_words import system_words
 from sandboxd.errors import SandboxdError
 from sandboxd.wire.codes import ErrorCode
 
@@ -176,20 +177,10 @@ def unavailable(error: object) -> SandboxdError:
     """The engine does not answer, or not in its own language."""
     return SandboxdError(
         ErrorCode.BACKEND_UNAVAILABLE,
-        f"the container engine does not answer ({_reason(error)[:_DETAIL_CHARS]}): "
+        f"the container engine does not answer ({system_words(error)[:_DETAIL_CHARS]}): "
         "is it running, and is `backend.docker.host` its address?",
         retry_after_s=2.0,
     )
-
-
-def _reason(error: object) -> str:
-    """What the system said, where it did; else what the libraries made of it."""
-    cause = error if isinstance(error, BaseException) else None
-    while cause is not None:
-        if isinstance(cause, OSError) and cause.strerror:
-            return cause.strerror
-        cause = cause.__cause__ or cause.__context__
-    return str(error)
 
 
 def _status(error: APIError) -> int:

@@ -23,8 +23,9 @@ from sandboxd.backends.docker.records import BoxRecord, record_of_container
 from sandboxd.backends.docker.refusals import start_refused
 from sandboxd.backends.docker.removing import Remover
 from sandboxd.backends.docker.watching.judging import Judge
+from sandboxd.backends.parts.deaths import ended_early
 from sandboxd.backends.parts.tcp_lines import EndedEarly
-from sandboxd.backends.protocol import BoxOrder, Death
+from sandboxd.backends.protocol import BoxOrder
 from sandboxd.errors import SandboxdError
 from sandboxd.wire.codes import ErrorCode, Fault
 
@@ -135,7 +136,7 @@ class Maker:
         try:
             return record, await self._meet_guest(record)
         except EndedEarly:
-            raise _ended_early(await self._judge.examine(record), order.spec.image) from None
+            raise ended_early(await self._judge.examine(record), order.spec.image) from None
 
     async def _meet_guest(self, record: BoxRecord) -> int | None:
         """Wait for it; the pidfd, as `make`. Raises as `Reach.wait_for_guest`."""
@@ -191,17 +192,6 @@ def _never_ready(image: str, patience_s: float) -> SandboxdError:
         ErrorCode.START_FAILED,
         f"image {image!r}: the sandbox was not ready within {patience_s:g} s",
         details={"image": image},
-    )
-
-
-def _ended_early(death: Death, image: str) -> SandboxdError:
-    """No agent has acted yet: it was the image, or it was nobody's doing but ours."""
-    return SandboxdError(
-        ErrorCode.START_FAILED,
-        f"image {image!r}: the sandbox ended while it started: {death.detail}",
-        fault=Fault.TASK if death.fault is Fault.TASK else Fault.INFRA,
-        mask=True,
-        details={"image": image, "evidence": dict(death.evidence)},
     )
 
 

@@ -42,6 +42,7 @@ from sandboxd.backends.docker.watching.events import EventWatch
 from sandboxd.backends.docker.watching.judging import Judge
 from sandboxd.backends.docker.watching.living import FindGroup, Roster
 from sandboxd.backends.docker.watching.readings import EngineGroup
+from sandboxd.backends.parts.background import background
 from sandboxd.backends.protocol import Capabilities
 from sandboxd.guest.binary import guest_binary
 from sandboxd.guest.run_dir import open_run_dir
@@ -142,22 +143,14 @@ async def _watched(
     engine: Engine, settings: DockerSettings, places: Places, find_group: FindGroup
 ) -> AsyncIterator[tuple[Roster, Judge]]:
     """A roster with its background tasks."""
-    failure: Exception | None = None
-    async with anyio.create_task_group() as tasks:
+    async with background() as tasks:
         events = EventWatch(engine, lambda: roster, installation=settings.installation)
         judge = Judge(engine.lane(8), events)
         roster = Roster(tasks, examine=judge.examine, find_group=find_group)
         disk = DiskWatch(engine, roster, places, every_s=settings.disk_every_s)
         tasks.start_soon(events.run, name="engine events")
         tasks.start_soon(disk.run, name="disk watch")
-        try:
-            yield roster, judge
-        except Exception as error:  # noqa: BLE001 - raised again below, outside the group
-            # A task group would wrap what is none of its tasks' doing.
-            failure = error
-        tasks.cancel_scope.cancel()
-    if failure is not None:
-        raise failure
+        yield roster, judge
 
 
 async def _close(networks: Networks, places: Places) -> None:

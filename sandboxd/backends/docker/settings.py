@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from sandboxd.backends.docker.imaging.nouns import ImageSettings
+from sandboxd.backends.parts.installation import refuse_odd_installation
 
 GuestMode = Literal["auto", "socket", "tcp"]
-
-_INSTALLATION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +45,7 @@ class DockerSettings:
 
     def __post_init__(self) -> None:
         """Refuse a name that could leave the directories made after it."""
-        if _INSTALLATION.match(self.installation) is None:
-            raise ValueError(f"{self.installation!r} cannot name an installation")
+        refuse_odd_installation(self.installation)
 
     @property
     def tag(self) -> str:

@@ -84,8 +84,7 @@ class KubernetesBackend:
             return await self._judge.examine(record_of_reference(ref))
         if not box.is_dead:
             return None
-        await box.gone.wait()
-        return box.death or Death(box_id=ref.box_id, detail="it was removed")
+        return await self._roster.death_of(box)
 
     async def list_owned(self) -> list[OwnedBox]:
         """Every pod of ours, and every secret without one; see the protocol."""

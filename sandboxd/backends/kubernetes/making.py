@@ -28,10 +28,11 @@ from sandboxd.backends.kubernetes.talking.server import ApiServer, Refused
 from sandboxd.backends.kubernetes.watching.book import PodBook
 from sandboxd.backends.kubernetes.watching.judging import Judge
 from sandboxd.backends.kubernetes.watching.verdicts import Word
+from sandboxd.backends.parts.deaths import ended_early
 from sandboxd.backends.parts.tcp_lines import EndedEarly, wait_until_proven
 from sandboxd.backends.protocol import BoxOrder, Death
 from sandboxd.errors import SandboxdError
-from sandboxd.wire.codes import ErrorCode, Fault
+from sandboxd.wire.codes import ErrorCode
 
 _CREATE_S = 20.0  # what a cancelled make still waits for the answer to what it began
 _CLEANUP_S = 25.0
@@ -123,7 +124,7 @@ class Maker:
             )
         except EndedEarly:
             death = await self._judge.examine(record)
-            raise _ended_early(death, plan.order.spec.image) from None
+            raise ended_early(death, plan.order.spec.image) from None
         await self._remover.remove_secret(plan.name)
         return self._book.get(plan.name) or pod
 
@@ -160,7 +161,7 @@ class Maker:
         def started(pod: Pod | None) -> Pod | None:
             if pod is None or pod.uid != uid or pod.is_going:
                 death = Death(box_id=plan.order.box_id, detail="somebody deleted its pod")
-                raise _ended_early(death, image)
+                raise ended_early(death, image)
             if trouble := trouble_of(pod, image, guest_image):
                 raise trouble
             self._bound(scope, pod)
@@ -169,7 +170,7 @@ class Maker:
         with scope:
             pod = await self._book.until(plan.name, started)
             if pod.is_over:
-                raise _ended_early(await self._judge.examine(record_of_pod(pod)), image)
+                raise ended_early(await self._judge.examine(record_of_pod(pod)), image)
             return pod
         raise await self._gave_up(plan)
 
@@ -205,14 +206,3 @@ class Maker:
                 await self._remover.remove(box_id)
             elif progress.secret:
                 await self._remover.remove_secret(object_name(self._tag, box_id))
-
-
-def _ended_early(death: Death, image: str) -> SandboxdError:
-    """No agent has acted yet: it was the image, or it was nobody's doing but ours."""
-    return SandboxdError(
-        ErrorCode.START_FAILED,
-        f"image {image!r}: the sandbox ended while it started: {death.detail}",
-        fault=Fault.TASK if death.fault is Fault.TASK else Fault.INFRA,
-        mask=True,
-        details={"image": image, "evidence": dict(death.evidence)},
-    )

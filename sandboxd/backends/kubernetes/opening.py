@@ -28,6 +28,7 @@ from sandboxd.backends.kubernetes.watching.census import Census
 from sandboxd.backends.kubernetes.watching.feed import PodFeed
 from sandboxd.backends.kubernetes.watching.judging import Judge
 from sandboxd.backends.kubernetes.watching.living import Roster
+from sandboxd.backends.parts.background import background
 from sandboxd.errors import SandboxdError
 from sandboxd.guest.tcp import guest_token
 from sandboxd.wire.codes import ErrorCode
@@ -106,22 +107,14 @@ async def _watched(
     server: ApiServer, settings: KubernetesSettings, namespace: str
 ) -> AsyncIterator[tuple[PodBook, PodFeed, Roster, Judge]]:
     """A roster with its background tasks, its book filled once. Raises `backend_unavailable`."""
-    failure: Exception | None = None
     book = PodBook()
     feed = PodFeed(server, book, namespace=namespace, installation=settings.installation)
     judge = Judge(server.lane(8), namespace=namespace)
-    async with anyio.create_task_group() as tasks:
+    async with background() as tasks:
         roster = Roster(tasks, book, examine=judge.examine)
-        try:
-            await _fill(feed)
-            tasks.start_soon(feed.run, name="cluster pods")
-            yield book, feed, roster, judge
-        except Exception as error:  # noqa: BLE001 - raised again below, outside the group
-            # A task group would wrap what is none of its tasks' doing.
-            failure = error
-        tasks.cancel_scope.cancel()
-    if failure is not None:
-        raise failure
+        await _fill(feed)
+        tasks.start_soon(feed.run, name="cluster pods")
+        yield book, feed, roster, judge
 
 
 async def _fill(feed: PodFeed) -> None:

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from sandboxd.backends.parts.installation import refuse_odd_installation
+
 Way = Literal["auto", "address", "forward"]
 PolicyWord = Literal["probe", "enforced", "none"]
 
-_INSTALLATION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}\Z")
+_LABEL_CHARS = 63  # that the value of a label may have
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +51,7 @@ class KubernetesSettings:
 
     def __post_init__(self) -> None:
         """Refuse a name that no label can hold."""
-        if _INSTALLATION.match(self.installation) is None:
-            raise ValueError(f"{self.installation!r} cannot name an installation")
+        refuse_odd_installation(self.installation, most_chars=_LABEL_CHARS)
 
     @property
     def tag(self) -> str:

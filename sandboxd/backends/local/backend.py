@@ -118,8 +118,7 @@ class LocalBackend:
             return await self._roster.examine(record)
         if not box.gone.is_set() and not has_ended(box.pidfd):
             return None
-        await box.gone.wait()
-        return box.death or Death(box_id=ref.box_id, detail="it was removed")
+        return await self._roster.death_of(box)
 
     async def list_owned(self) -> list[OwnedBox]:
         """Every box on the shelf; see the protocol."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -28,6 +27,8 @@ from sandboxd.backends.local.launching.stage import (
 from sandboxd.backends.local.launching.trial import try_bwrap
 from sandboxd.backends.local.living import Roster
 from sandboxd.backends.local.machine import whole_machine
+from sandboxd.backends.parts.background import background
+from sandboxd.backends.parts.installation import refuse_odd_installation
 from sandboxd.backends.protocol import Capabilities, LimitKind
 from sandboxd.errors import SandboxdError
 from sandboxd.guest.binary import guest_binary
@@ -35,8 +36,6 @@ from sandboxd.guest.run_dir import close_run_dir, open_run_dir
 from sandboxd.linux.cgroups import Cgroups, find_cgroups
 from sandboxd.linux.seccomp import filter_for_this_machine
 from sandboxd.wire.codes import ErrorCode
-
-_INSTALLATION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +65,7 @@ class LocalSettings:
 
     def __post_init__(self) -> None:
         """Refuse a name that could leave the directories made after it."""
-        if _INSTALLATION.match(self.installation) is None:
-            raise ValueError(f"{self.installation!r} cannot name an installation")
+        refuse_odd_installation(self.installation)
 
     @property
     def tag(self) -> str:
@@ -131,18 +129,10 @@ async def open_local(settings: LocalSettings) -> AsyncIterator[LocalBackend]:
 @asynccontextmanager
 async def _watched(shelf: BoxShelf, cgroups: Cgroups, *, every_s: float) -> AsyncIterator[Roster]:
     """A roster with its background tasks."""
-    failure: Exception | None = None
-    async with anyio.create_task_group() as tasks:
+    async with background() as tasks:
         roster = Roster(tasks, shelf, cgroups)
         tasks.start_soon(DiskWatch(roster, shelf, cgroups, every_s=every_s).run, name="disk watch")
-        try:
-            yield roster
-        except Exception as error:  # noqa: BLE001 - raised again below, outside the group
-            # A task group would wrap what is none of its tasks' doing.
-            failure = error
-        tasks.cancel_scope.cancel()
-    if failure is not None:
-        raise failure
+        yield roster
 
 
 def open_shelf(settings: LocalSettings) -> tuple[BoxShelf, Path]:

@@ -227,3 +227,16 @@ def lost(death: Death | None) -> SandboxdError:
         mask=death.mask,
         details={"reason": death.reason, "evidence": dict(death.evidence)},
     )
+
+
+def ended_early(death: Death, image: str) -> SandboxdError:
+    """The error for whoever had it made. No agent has acted yet: it was the image, or it was
+    nobody's doing but ours.
+    """
+    return SandboxdError(
+        ErrorCode.START_FAILED,
+        f"image {image!r}: the sandbox ended while it started: {death.detail}",
+        fault=Fault.TASK if death.fault is Fault.TASK else Fault.INFRA,
+        mask=True,
+        details={"image": image, "evidence": dict(death.evidence)},
+    )

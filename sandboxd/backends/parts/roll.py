@@ -64,6 +64,11 @@ class Roll(ABC, Generic[B]):
         """The box if it is under watch; dead ones stay until they are forgotten."""
         return self._boxes.get(box_id)
 
+    async def death_of(self, box: B) -> Death:
+        """Why a dead box died, once that is known."""
+        await box.gone.wait()
+        return box.death or Death(box_id=box.box_id, detail="it was removed")
+
     def watch(self) -> AbstractAsyncContextManager[AsyncIterator[Death]]:
         """Deaths from now on."""
         return self._watchers.join()

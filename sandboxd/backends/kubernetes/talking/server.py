@@ -17,6 +17,7 @@ from anyio import CapacityLimiter, to_thread
 from kubernetes.client import ApiException
 
 from sandboxd.backends.kubernetes.talking.credentials import Access
+from sandboxd.backends.parts.system_words import system_words
 from sandboxd.errors import SandboxdError
 from sandboxd.wire.codes import ErrorCode
 
@@ -249,20 +250,10 @@ def unavailable(error: object) -> SandboxdError:
     """The server does not answer, or not as one."""
     return SandboxdError(
         ErrorCode.BACKEND_UNAVAILABLE,
-        f"the API server does not answer ({_words(error)[:_DETAIL_CHARS]}): is it up, and do the "
-        "credentials name its address?",
+        f"the API server does not answer ({system_words(error)[:_DETAIL_CHARS]}): is it up, and do "
+        "the credentials name its address?",
         retry_after_s=2.0,
     )
-
-
-def _words(error: object) -> str:
-    """What the system said, where it did; else what the libraries made of it."""
-    cause = error if isinstance(error, BaseException) else None
-    while cause is not None:
-        if isinstance(cause, OSError) and cause.strerror:
-            return cause.strerror
-        cause = cause.__cause__ or cause.__context__
-    return str(error)
 
 
 def refused_call(refusal: Refused) -> SandboxdError:
