@@ -86,6 +86,7 @@ type Exec struct {
 
 	startedAt time.Time
 	kills     kills         // as counted before it began
+	crowd     int64         // likewise
 	judge     func(*result) // what else there is to say of its end; nil for nothing
 
 	mu      sync.Mutex // guards what follows
@@ -237,17 +238,17 @@ func (g *guest) start(e *Exec, r *execRequest, settings *claim) {
 		g.finish(e, result{outcome: outcomeStartFailed, reason: reason, detail: detail})
 		return
 	}
+	e.kills, e.crowd = g.limits.kills(), g.limits.crowd()
 	pipes, err := g.openPipes(e, r, l)
 	if err != nil {
-		g.finish(e, g.notForked("pipes", errnoOf(err)))
+		g.finish(e, g.notForked("pipes", errnoOf(err), e.crowd))
 		return
 	}
-	e.kills = g.limits.kills()
 	e.process, err = g.processes.start(l)
 	pipes.closeTheirs()
 	if err != nil {
 		pipes.closeOurs(e)
-		g.finish(e, g.notForked("fork", errnoOf(err)))
+		g.finish(e, g.notForked("fork", errnoOf(err), e.crowd))
 		return
 	}
 	go g.supervise(e, r, pipes)
@@ -265,7 +266,7 @@ func (g *guest) supervise(e *Exec, r *execRequest, pipes *execPipes) {
 	<-e.process.started
 	if e.process.failedAt != stageNone || e.process.lost {
 		pipes.closeOurs(e)
-		g.finish(e, g.startFailure(e.process, r))
+		g.finish(e, g.startFailure(e.process, r, e.crowd))
 		return
 	}
 	g.settings().begun(r.Cwd, r.User)

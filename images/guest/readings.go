@@ -27,6 +27,8 @@ type limitReader struct {
 	kind  string // v1, v2, none
 	names groupNames
 	oomFD int // the file with the oom_kill counter, kept open; -1 for none
+	// crowdFD is the file with the number of processes, kept open; -1 for none.
+	crowdFD int
 	// legacy is what the sandbox's node reads after our end; nil where nobody does. noted: what it says.
 	legacy *os.File
 	noted  atomic.Int64
@@ -49,7 +51,7 @@ var (
 )
 
 func newLimitReader(root string) *limitReader {
-	l := &limitReader{root: root, kind: "none", oomFD: -1, vmstat: "/proc/vmstat"}
+	l := &limitReader{root: root, kind: "none", oomFD: -1, crowdFD: -1, vmstat: "/proc/vmstat"}
 	has := func(name string) bool { return exists(root + "/" + name) }
 	switch {
 	case has(groupV1.memory):
@@ -61,12 +63,22 @@ func newLimitReader(root string) *limitReader {
 	case has(groupV2.pids), has("cpu.stat"):
 		l.kind, l.names = "v2", groupV2
 	}
-	if l.kind != "none" && has(l.names.memory) {
-		if fd, err := syscall.Open(root+"/"+l.names.memoryEvents, syscall.O_RDONLY|syscall.O_CLOEXEC, 0); err == nil {
-			l.oomFD = fd
+	if l.kind != "none" {
+		l.crowdFD = openToRead(root + "/" + l.names.pids)
+		if has(l.names.memory) {
+			l.oomFD = openToRead(root + "/" + l.names.memoryEvents)
 		}
 	}
 	return l
+}
+
+// openToRead returns -1 for what cannot be.
+func openToRead(path string) int {
+	fd, err := syscall.Open(path, syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return -1
+	}
+	return fd
 }
 
 func exists(path string) bool {

@@ -31,6 +31,7 @@ type shell struct {
 	pumps   [2]*pump
 	status  chan int      // exit status of a run
 	gone    chan struct{} // closed once the shell ended and was cleared away
+	crowd   int64         // as counted before it began
 
 	mu   sync.Mutex // guards what follows
 	run  *shellRun
@@ -188,7 +189,7 @@ func (g *guest) startShell(r *shellRequest, kind string) (*shell, error) {
 		return nil, fail("bad_request", "%s", detail).with("reason", reason)
 	}
 	s := &shell{id: r.ShellID, kind: kind, guest: g, status: make(chan int, 1), gone: make(chan struct{}),
-		kills: g.limits.kills()}
+		kills: g.limits.kills(), crowd: g.limits.crowd()}
 	if err := s.launch(l); err != nil {
 		return nil, err
 	}
@@ -196,7 +197,7 @@ func (g *guest) startShell(r *shellRequest, kind string) (*shell, error) {
 	if s.process.lost || s.process.failedAt != stageNone {
 		s.program.Close()
 		s.closePumps()
-		return nil, g.shellFailure(s.process, argv[0], r)
+		return nil, s.failure(argv[0], r)
 	}
 	settings.begun(r.Cwd, r.User)
 	raiseOOMScore(s.process.pid)
@@ -207,17 +208,18 @@ func (g *guest) startShell(r *shellRequest, kind string) (*shell, error) {
 	return s, nil
 }
 
-// shellFailure is why a shell was never run, and whose doing that is, as for a command.
-func (g *guest) shellFailure(p *process, program string, r *shellRequest) *problem {
+// failure is why it was never run, and whose doing that is, as for a command.
+func (s *shell) failure(program string, r *shellRequest) *problem {
+	p := s.process
 	if p.lost {
 		return fail("conflict", "what was to tell of the shell was killed at its start").blame(p.stillborn)
 	}
-	settings, reason := g.settings(), reasonOf(p.failedAt, p.errno)
+	settings, reason := s.guest.settings(), reasonOf(p.failedAt, p.errno)
 	subject := subjectOf(p.failedAt, program, settings.absolute(r.Cwd), r.User)
 	detail := "the shell cannot be started: " + subject + ": " + p.errno.Error()
 	switch reason {
 	case "pids", "no_memory":
-		return g.short(p.errno, detail).with("reason", reason)
+		return s.short(p.errno, detail).with("reason", reason)
 	case "bad_cwd":
 		return fail("bad_request", "%s", detail).with("reason", reason).
 			blame(p.failedAt == stageWorkdir && settings.spoiled(p.errno, r.User))
@@ -228,9 +230,9 @@ func (g *guest) shellFailure(p *process, program string, r *shellRequest) *probl
 }
 
 // short is what a call is refused with that found no process or memory, here or on the machine.
-func (g *guest) short(errno syscall.Errno, detail string) *problem {
+func (s *shell) short(errno syscall.Errno, detail string) *problem {
 	p := fail("busy", "%s", detail)
-	if g.limits.forkFailedForHost(errno) {
+	if s.guest.limits.forkFailedForHost(errno, s.crowd) {
 		return p.with("host_short", true)
 	}
 	return p.blame(true)
@@ -264,7 +266,7 @@ func (s *shell) launch(l *launch) (err error) {
 			for _, fd := range ours[:i] {
 				syscall.Close(fd)
 			}
-			return s.guest.short(errnoOf(err), "pipes: "+err.Error())
+			return s.short(errnoOf(err), "pipes: "+err.Error())
 		}
 		ours[i] = fds[side]
 		theirs = append(theirs, fds[1-side])
@@ -279,7 +281,7 @@ func (s *shell) launch(l *launch) (err error) {
 		statusFile.Close()
 		s.program.Close()
 		s.closePumps()
-		return s.guest.short(errnoOf(err), "fork: "+err.Error())
+		return s.short(errnoOf(err), "fork: "+err.Error())
 	}
 	go s.readStatus(statusFile)
 	return nil

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path"
 	"syscall"
+	"time"
 )
 
 // kills is how often processes were killed for lack of memory, and what tells whose memory it was;
@@ -97,20 +98,47 @@ func (l *limitReader) belowLimit(used string) bool {
 	return below(l.number(used), limitOf(l.file(l.names.memoryLimit)), nearlyMemory)
 }
 
+// secondLook is for how long a sandbox that was refused something must stay far from its limit to have
+// been refused it by the machine. What ran wild inside may be over by the time that anybody looks, or
+// come and go.
+const secondLook = 25 * time.Millisecond
+
+// crowd is how many processes the sandbox has; 0 where nobody knows.
+func (l *limitReader) crowd() int64 {
+	count := int64(0)
+	var buffer [32]byte
+	if n, err := syscall.Pread(l.crowdFD, buffer[:], 0); err == nil && n > 0 {
+		setTo(&count, parseNumber(buffer[:n]))
+	}
+	return count
+}
+
 // forkFailedForHost says whether a process, its pipes or its terminal could not be made though the
-// sandbox is far from its own limits: then the machine, or a group above ours, was short.
-func (l *limitReader) forkFailedForHost(errno syscall.Errno) bool {
+// sandbox is far from its own limits: then the machine, or a group above ours, was short. crowd: of
+// before it was tried.
+func (l *limitReader) forkFailedForHost(errno syscall.Errno, crowd int64) bool {
 	switch errno {
 	case syscall.EAGAIN:
-		return below(l.number(l.names.pids), limitOf(l.file(l.names.pidsLimit)), nearlyPIDs)
+		limit := limitOf(l.file(l.names.pidsLimit))
+		return below(&crowd, limit, nearlyPIDs) && l.staysBelow(l.names.pids, limit, nearlyPIDs)
 	case syscall.ENOMEM:
-		return l.belowLimit(l.names.memory)
+		return l.staysBelow(l.names.memory, limitOf(l.file(l.names.memoryLimit)), nearlyMemory)
 	case syscall.ENFILE:
 		return true // the machine's table of files: of what one process may hold it is EMFILE
 	case syscall.ENOSPC:
 		return below(terminalsIn("/dev/pts"), parseNumber(readBounded("/proc/sys/kernel/pty/max", 64)), nearlyTerminals)
 	}
 	return false
+}
+
+// staysBelow looks again and again; false where use or limit are unknown.
+func (l *limitReader) staysBelow(used string, limit *int64, percent int64) bool {
+	for until := time.Now().Add(secondLook); time.Now().Before(until); time.Sleep(time.Millisecond) {
+		if !below(l.number(used), limit, percent) {
+			return false
+		}
+	}
+	return true
 }
 
 // terminalsIn counts the terminals that a sandbox has, in the directory that is its own alone.

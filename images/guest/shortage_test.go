@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // groupFiles makes what a control group shows, and returns where and how to change it.
@@ -84,9 +85,30 @@ func TestAForkThatFailsFarFromTheOwnLimitsIsTheMachinesFault(t *testing.T) {
 		"nothing seen": {nil, syscall.EAGAIN, false},
 	} {
 		root, _ := groupFiles(t, c.files)
-		if got := newLimitReader(root).forkFailedForHost(c.errno); got != c.want {
+		if got := newLimitReader(root).forkFailedForHost(c.errno, 0); got != c.want {
 			t.Errorf("%s: %v", name, got)
 		}
+	}
+}
+
+func TestAStormThatIsOverWhenSomebodyLooksWasTheSandboxesOwn(t *testing.T) {
+	root, write := groupFiles(t, map[string]string{"pids.current": "96\n", "pids.max": "96\n"})
+	l := newLimitReader(root)
+	crowd := l.crowd()
+	write("pids.current", "3\n")
+	if crowd != 96 || l.forkFailedForHost(syscall.EAGAIN, crowd) {
+		t.Errorf("%d processes before it", crowd)
+	}
+}
+
+func TestAStormThatComesAndGoesWasTheSandboxesOwn(t *testing.T) {
+	root, write := groupFiles(t, map[string]string{"pids.current": "3\n", "pids.max": "96\n"})
+	l := newLimitReader(root)
+	crowd := l.crowd()
+	again := time.AfterFunc(secondLook/5, func() { write("pids.current", "95\n") })
+	defer again.Stop()
+	if l.forkFailedForHost(syscall.EAGAIN, crowd) {
+		t.Error("it was told as the machine's")
 	}
 }
 

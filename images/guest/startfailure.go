@@ -5,8 +5,8 @@ import (
 	"syscall"
 )
 
-// startFailure is the record of a command that was never run.
-func (g *guest) startFailure(p *process, r *execRequest) result {
+// startFailure is the record of a command that was never run. crowd: of before it was tried.
+func (g *guest) startFailure(p *process, r *execRequest, crowd int64) result {
 	if p.lost {
 		// Nobody outside a sandbox kills a shim. One that had no command yet died in its command's place.
 		if p.stillborn {
@@ -15,7 +15,7 @@ func (g *guest) startFailure(p *process, r *execRequest) result {
 		return result{outcome: outcomeLost, detail: "its parent was killed before it could tell"}
 	}
 	if p.failedAt == stageFork || p.failedAt == stageDescriptors {
-		return g.notForked("fork", p.errno)
+		return g.notForked("fork", p.errno, crowd)
 	}
 	reason, settings := reasonOf(p.failedAt, p.errno), g.settings()
 	subject := subjectOf(p.failedAt, r.Argv[0], settings.absolute(r.Cwd), r.User)
@@ -88,9 +88,9 @@ func errnoOf(err error) syscall.Errno {
 }
 
 // notForked is the record of a command whose process could not be made.
-func (g *guest) notForked(subject string, errno syscall.Errno) result {
+func (g *guest) notForked(subject string, errno syscall.Errno, crowd int64) result {
 	res := result{outcome: outcomeStartFailed, reason: reasonOf(stageFork, errno), detail: subject + ": " + errno.Error()}
-	if g.limits.forkFailedForHost(errno) {
+	if g.limits.forkFailedForHost(errno, crowd) {
 		res.hostShort = true
 		res.detail += ": the machine is short, not the sandbox"
 	}
