@@ -32,8 +32,8 @@ LARGEST_MESSAGE = 16 << 20
 _MAX_LIST_BYTES = 16 << 20
 _MAX_PARTS = 300
 # Of the loop's time that all floods together may take before others have their turn, and what each
-# has at least.
-_TURN_S, _LEAST_TURN_S = 0.005, 0.0005
+# has at least: as the first turn of all, for many may begin at once.
+_TURN_S, _LEAST_TURN_S = 0.005, 0.00025
 _FLOODS: WeakSet[KernelLine] = WeakSet()  # lines that used up their last turn
 _FRAME_BYTES = LARGEST_MESSAGE + (1 << 16)  # a whole message, and the lengths of its parts
 _HEAD = Struct(">QB")
@@ -164,7 +164,8 @@ class KernelLine(FrameLine[KernelEvent]):
         return await super().__anext__()
 
     def _begin_turn(self) -> None:
-        turn_s = max(_LEAST_TURN_S, _TURN_S / max(1, len(_FLOODS)))
+        share_s = _TURN_S / len(_FLOODS) if self in _FLOODS else 0.0
+        turn_s = max(_LEAST_TURN_S, share_s)
         self._turn_ends = anyio.current_time() + turn_s
 
     def _read(self, frame: Frame) -> KernelEvent:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from subprocess import PIPE
 
 import anyio
 import pytest
 
-from sandboxd.daemon import _GC_THRESHOLDS
+from tests.support.memory import seldom_collected
 from tests.support.ways import World
 
 pytestmark = [pytest.mark.anyio, pytest.mark.serial, pytest.mark.timeout(120)]
@@ -39,20 +36,6 @@ while True:
             selector.unregister(key.fileobj)
             key.fileobj.close()
 """
-
-
-@contextmanager
-def seldom_collected() -> Iterator[None]:
-    """As in a daemon, whose own objects are left out of collections, which are seldom there."""
-    usual = gc.get_threshold()
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*_GC_THRESHOLDS)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*usual)
-        gc.unfreeze()
 
 
 async def watch(worst: list[float]) -> None:
