@@ -97,7 +97,8 @@ class CellBook:
     def revive(self, order: CellOrder, *, started_at: float) -> Ticket:
         """A cell that an earlier daemon gave to the kernel: the current one, as it seems."""
         ticket = self._enter(order)
-        ticket.run.begin(started_at)
+        ticket.run.give(started_at)
+        ticket.run.start()
         self.current = ticket
         return ticket
 
@@ -117,7 +118,7 @@ class CellBook:
         that guesses, and would have it ended before it ran.
         """
         ticket = self._cells.get(cell_id_of(message_id))
-        return None if ticket is None or ticket.run.started_at is None else ticket
+        return None if ticket is None or ticket.run.given_at is None else ticket
 
     def _hear_sent(self, message: Message) -> Ticket | None:
         request = read_request(message)
@@ -156,9 +157,12 @@ class CellBook:
         """None for an unknown cell."""
         return self._cells.get(cell_id)
 
-    def next(self) -> Ticket:
-        """The one that waited longest, the current one from now on."""
+    def next(self, *, at: float) -> Ticket:
+        """The one that waited longest: it is on its way to the kernel from that time (Unix) on, and
+        the current one.
+        """
         self.current = self._waiting.popleft()
+        self.current.run.give(at)
         return self.current
 
     def refuse_waiting(self, error: SandboxdError) -> None:

@@ -68,7 +68,8 @@ class CellRun:
     """A cell on its way; see the module.
 
     settled: whether reply and idle are in. asked_input: the header of an input request that nobody
-    has answered yet.
+    has answered yet. given_at, started_at: when it went to the kernel (Unix), the latter once it is
+    known to have come there: a cell that is told as started would be found again by a later daemon.
     """
 
     def __init__(self, order: CellOrder) -> None:
@@ -78,6 +79,7 @@ class CellRun:
         self.late = Outputs(displays=_LATE_BYTES, streams=_LATE_CHARS)
         self.outcome: CellOutcome | None = None
         self.verdict = Verdict(None, None, mask=False)
+        self.given_at: float | None = None
         self.started_at: float | None = None
         self.duration_s = 0.0
         self.asked_input: Mapping[str, Any] | None = None
@@ -128,6 +130,7 @@ class CellRun:
         """Take a message that answers it. late: whether there is room for what it shows if that
         comes too late.
         """
+        self.start()
         self._truncated |= not message.readable
         if self._past and not late:
             self.late.truncated = True
@@ -143,6 +146,7 @@ class CellRun:
 
     def miss(self, missing: Missing) -> None:
         """Messages that answered it are lost. With its reply goes all that says it went well."""
+        self.start()
         self._truncated = True
         if not self._past:
             self.journal.add("gap", messages=missing.messages)
@@ -244,12 +248,17 @@ class CellRun:
         if not self._past:
             self.journal.add(type_, size=size, **facts)
 
-    # How it ends.
+    # How it begins and ends.
 
-    def begin(self, at: float) -> None:
-        """The kernel was given it, at that time (Unix)."""
-        self.started_at = at
-        self.journal.add("started", started_at=at)
+    def give(self, at: float) -> None:
+        """It is on its way to the kernel, from that time (Unix) on."""
+        self.given_at = at
+
+    def start(self) -> None:
+        """The kernel has it, if it was given it. Again is as good as once."""
+        if self.started_at is None and self.given_at is not None:
+            self.started_at = self.given_at
+            self.journal.add("started", started_at=self.started_at)
 
     def end(self, outcome: CellOutcome, *, duration_s: float, verdict: Verdict) -> None:
         """It is over. Once."""

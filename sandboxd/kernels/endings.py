@@ -22,9 +22,11 @@ def end_by_death(run: CellRun, record: ExecRecord, *, at: float) -> None:
     _end(run, CellOutcome.DIED, verdicts.of_death(record), at=at)
 
 
-def died_of_interrupt(run: CellRun, record: ExecRecord) -> bool:
-    """Whether the kernel did not survive that its cell was interrupted: as good as force."""
-    return record.outcome is Outcome.KILLED and (run.timed_out or run.interrupted)
+def was_forced(record: ExecRecord) -> bool:
+    """Whether a process of a kernel ended because this daemon or an earlier one wanted it to, or
+    did not survive that its cell was interrupted.
+    """
+    return record.outcome is Outcome.KILLED
 
 
 def end_by_force(run: CellRun, *, at: float, restarted: bool) -> None:
@@ -51,7 +53,7 @@ def end_past(run: CellRun, *, now: float) -> None:
 def end_replaced(run: CellRun, record: ExecRecord) -> None:
     """Its kernel was started anew since; record: of the process that it ran in."""
     at = record.started_at + record.duration_s
-    if record.outcome is Outcome.KILLED:
+    if was_forced(record):
         end_by_force(run, at=at, restarted=True)
     else:
         end_by_death(run, record, at=at)
@@ -67,4 +69,4 @@ def _is_late(run: CellRun, at: float) -> bool:
 
 
 def _start(run: CellRun, at: float) -> float:
-    return at if run.started_at is None else run.started_at
+    return at if run.given_at is None else run.given_at

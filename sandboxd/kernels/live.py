@@ -26,7 +26,7 @@ from sandboxd.kernels.jupyter.visits import Visits
 from sandboxd.kernels.messages import Message
 from sandboxd.kernels.patience import Patience
 from sandboxd.kernels.processes import Process, Processes
-from sandboxd.kernels.requests import content_of, marks_of, message_id_of
+from sandboxd.kernels.requests import request_of
 from sandboxd.kernels.succession import Succession
 from sandboxd.kernels.talk import Talk
 from sandboxd.leases.tenancy import Tenancy
@@ -293,21 +293,17 @@ class LiveKernel:
     # Cells.
 
     async def _give_next(self) -> None:
-        ticket, talk = self._book.next(), self.talk
+        talk, given_at = self.talk, self._now()
         assert talk is not None
-        run, started_at = ticket.run, self._now()
-        run.begin(started_at)
+        ticket = self._book.next(at=given_at)
+        run = ticket.run
         self.state, self._patience = KernelState.BUSY, Patience(run, ran_s=0.0)
         try:
-            fresh = await talk.send(
-                Channel.SHELL,
-                "execute_request",
-                content_of(run.order),
-                msg_id=message_id_of(run.order.cell_id),
-                metadata=marks_of(run.order, started_at=started_at),
-            )
-            if not fresh:
+            request = request_of(run.order, started_at=given_at)
+            if not await talk.send(Channel.SHELL, "execute_request", **request):
                 raise verdicts.ran_before(run.order.cell_id)
+            run.start()
+            self._wake()
         except SandboxdError as error:
             if talk.ended is None and error.code is not ErrorCode.KERNEL_DIED:
                 ticket.refuse(error)
@@ -325,7 +321,7 @@ class LiveKernel:
         now = self._now()
         if run.settled:
             endings.end_by_reply(run, at=now)
-        elif self._ended is not None and not endings.died_of_interrupt(run, self._ended):
+        elif self._ended is not None and not endings.was_forced(self._ended):
             endings.end_by_death(run, self._ended, at=now)
             self._mark_dead(verdicts.death(self._ended))
         else:
@@ -333,10 +329,10 @@ class LiveKernel:
         stops = run.outcome is not CellOutcome.OK and run.order.stop_on_error
         if stops or run.kernel_restarted:
             self._book.abort_waiting()
+        self._close(ticket)
         if run.kernel_restarted and self._restart is None and self._shut_down is None:
             await self._restarted(tasks)
-        self._close(ticket)
-        if self.state is KernelState.BUSY:
+        elif self.state is KernelState.BUSY:
             self.state = KernelState.IDLE
 
     async def _until_it_must_end(self, run: CellRun, patience: Patience) -> None:

@@ -26,9 +26,11 @@ def cell_id_of(message_id: str) -> str:
     return message_id.removeprefix(_CELL) if message_id.startswith(_CELL) else ""
 
 
-def content_of(order: CellOrder) -> dict[str, Any]:
-    """The content of the `execute_request`."""
-    return {
+def request_of(order: CellOrder, *, started_at: float) -> dict[str, Any]:
+    """What `Talk.send` is to send as its `execute_request`; the metadata has what its content has
+    no place for.
+    """
+    content = {
         "code": order.code,
         "silent": False,
         "store_history": order.store_history,
@@ -36,11 +38,12 @@ def content_of(order: CellOrder) -> dict[str, Any]:
         "allow_stdin": order.allow_stdin,
         "stop_on_error": order.stop_on_error,
     }
-
-
-def marks_of(order: CellOrder, *, started_at: float) -> dict[str, Any]:
-    """Its metadata: what its content has no place for."""
-    return {_MARKS: {"timeout_s": order.timeout_s, "started_at": started_at}}
+    marks = {"timeout_s": order.timeout_s, "started_at": started_at}
+    return {
+        "content": content,
+        "msg_id": message_id_of(order.cell_id),
+        "metadata": {_MARKS: marks},
+    }
 
 
 def read_request(sent: Message) -> tuple[CellOrder, float] | None:

@@ -160,6 +160,18 @@ def test_a_cells_time_runs_on_while_the_daemon_is_away(stage: Stage) -> None:
     assert stage.kernel.ok("1") == "1"
 
 
+def test_a_cell_that_its_time_ended_by_force_is_told_so_again(stage: Stage) -> None:
+    deaf = "while True:\n  try: print('deaf', flush=True)\n  except BaseException: pass"
+    stage.send("deaf", deaf, timeout_s=1)
+    told = stage.kernel.ended("deaf", within_s=30)
+    assert (told["outcome"], told["kernel_restarted"]) == ("timeout", True)
+    stage.die()  # while the new process starts, as a rule
+    again = stage.kernel.cell("deaf", wait_s=30)
+    assert (again["outcome"], again["kernel_restarted"]) == ("timeout", True)
+    assert stage.kernel.ok("1") == "1"
+    assert stage.ran() == ["deaf"]
+
+
 def test_a_kernel_that_died_meanwhile_is_found_dead_with_its_cell(stage: Stage) -> None:
     stage.send("dying", "import os, time; time.sleep(1); os._exit(3)")
     stage.kernel.running("dying")
