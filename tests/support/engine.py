@@ -27,6 +27,7 @@ from tests.support.engine_traces import (
     PREFIX,
     cgroup_name,
     claim,
+    cut_off,
     orphans,
     take_down,
     traces,
@@ -37,6 +38,7 @@ TEST_IMAGE = "sandboxd/python:latest"
 NO_IMAGE_VARIABLE = "SANDBOXD_TEST_NO_IMAGE"  # for commands that need none
 MEND = "no container engine is installed here: apt-get install docker.io"
 
+_RUN, _CONTAINERD_RUN = "exec", "cs"  # what a machine keeps in memory
 _START_S = 60.0
 _STOP_S = 60.0
 _CALL_S = 60
@@ -101,6 +103,15 @@ class TestEngine:
         """SIGKILL: it has no time to say anything."""
         self._end(signal.SIGKILL, timeout_s=_STOP_S)
 
+    def power_off(self) -> None:
+        """As if its machine were: all that it runs ends at once, what lies in memory is gone."""
+        self.kill()
+        cut_off(self.directory)
+        if self._containerd is not None:
+            self._containerd.wait(_STOP_S)
+        for name in (_RUN, _CONTAINERD_RUN):
+            shutil.rmtree(self.directory / name, ignore_errors=True)
+
     def pause(self) -> None:
         """SIGSTOP: connections are taken, nothing is answered. `resume` ends it."""
         if self._process is not None:
@@ -147,7 +158,7 @@ class TestEngine:
         (place / "containerd.toml").write_text(disabled)
         return [
             *("containerd", "--config", str(place / "containerd.toml"), "--log-level", "warn"),
-            *("--root", str(place / "c"), "--state", str(place / "cs")),
+            *("--root", str(place / "c"), "--state", str(place / _CONTAINERD_RUN)),
             *("--address", f"{place}/c.sock"),
         ]
 
@@ -157,7 +168,7 @@ class TestEngine:
         command = [
             "dockerd",
             *("--config-file", str(place / "daemon.json"), "--host", self.host),
-            *("--data-root", str(place / "data"), "--exec-root", str(place / "exec")),
+            *("--data-root", str(place / "data"), "--exec-root", str(place / _RUN)),
             *("--containerd", f"{place}/c.sock"),
             *("--pidfile", str(place / "d.pid"), "--log-level", "warn"),
             *("--cgroup-parent", f"/{cgroup_name(place)}"),

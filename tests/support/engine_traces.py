@@ -44,10 +44,15 @@ def traces(directory: Path) -> list[str]:
 
 def take_down(directory: Path) -> None:
     """End all that the engine started, and remove all it made."""
+    cut_off(directory)
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def cut_off(directory: Path) -> None:
+    """End all that the engine started, with its mounts and its groups; its files stay."""
     end_processes(directory)
     unmount_all(directory)
     remove_cgroups(cgroup_name(directory))
-    shutil.rmtree(directory, ignore_errors=True)
 
 
 def end_processes(directory: Path) -> None:

@@ -7,7 +7,7 @@ import selectors
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -42,9 +42,10 @@ class Service:
         flags = ["--config", str(self._config), "--state-dir", str(self.state)]
         return [sys.executable, "-m", "sandboxd", verb, *flags, *extra]
 
-    def start(self) -> None:
-        """Start it and wait until it listens."""
-        command = [*self.command("serve"), "--port", self._port, "--backend", self._backend]
+    def start(self, *, within: Sequence[str] = ()) -> None:
+        """Start it and wait until it listens. within: a command that is to run it."""
+        serve = [*self.command("serve"), "--port", self._port, "--backend", self._backend]
+        command = [*within, *serve]
         with self.log.open("ab") as errors:
             self._process = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=errors, text=True, env=self.environ

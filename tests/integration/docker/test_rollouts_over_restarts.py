@@ -4,12 +4,14 @@ every call ends with its result or a named failure, nothing runs twice, nothing 
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from uuid import uuid4
 
 import docker
 import pytest
@@ -63,6 +65,28 @@ def alive(sandbox: Sandbox) -> bool:
         if (error.fault, error.mask) != ("infra", True):
             raise
         return False
+
+
+def assert_all_lost(held: list[Sandbox]) -> None:
+    """Each soon says that it went with its engine."""
+    until(
+        lambda: all(sandbox.info().state == "ended" for sandbox in held),
+        within_s=_TYPED_S,
+        what="every lease ended by name",
+    )
+    for sandbox in held:
+        end = sandbox.info().end
+        assert end is not None
+        assert (end.reason, end.fault, end.mask) == ("node_lost", "infra", True), end
+        assert not alive(sandbox)
+
+
+def after_a_boot(folder: Path) -> list[str]:
+    """Runs a command to which the machine was started anew since."""
+    other = folder / "boot_id"
+    other.write_text(f"{uuid4()}\n")
+    shown = f"mount --bind {shlex.quote(str(other))} /proc/sys/kernel/random/boot_id"
+    return ["unshare", "--mount", "sh", "-c", f'{shown} && exec "$@"', "sh"]
 
 
 def box_of(sandbox: Sandbox) -> str:
@@ -123,21 +147,38 @@ def test_leases_go_on_or_end_by_name_when_the_engine_restarts_and_the_pool_comes
         if restores:
             assert all(alive(sandbox) for sandbox in held)
         else:
-            until(
-                lambda: all(sandbox.info().state == "ended" for sandbox in held),
-                within_s=_TYPED_S,
-                what="every lease ended by name",
-            )
-            for sandbox in held:
-                end = sandbox.info().end
-                assert end is not None
-                assert (end.reason, end.fault, end.mask) == ("node_lost", "infra", True), end
-                assert not alive(sandbox)
+            assert_all_lost(held)
         full(daemon, ready, within_s=_BACK_S - (time.monotonic() - began))
         with client.lease("python", wait_timeout_s=60) as sandbox:
             assert alive(sandbox)
         for sandbox in held:
             sandbox.release()
+        full(daemon, ready)
+        assert len(containers.box_ids()) == ready
+
+
+@pytest.mark.requirement("DK-01")
+@pytest.mark.parametrize(
+    ("leases", "ready"), [(4, 3), pytest.param(20, 10, marks=pytest.mark.slow)]
+)
+def test_leases_end_by_name_when_their_host_went_down_and_the_pool_comes_back(
+    tmp_path: Path, own_engine: tuple[TestEngine, str, bool], leases: int, ready: int
+) -> None:
+    started, image, _ = own_engine
+    config = config_on(started.host, image, pool=f"ready = {ready}, max = {leases + 3 * ready}")
+    with docker_service(tmp_path, started.host, config) as (daemon, containers):
+        full(daemon, ready)
+        with Sandboxd(url=daemon.url) as client:
+            held = [client.lease("python", wait_timeout_s=60).id for _ in range(leases)]
+        daemon.kill()
+        started.power_off()
+        started.start()
+        daemon.start(within=after_a_boot(tmp_path))
+        with Sandboxd(url=daemon.url) as client:
+            assert_all_lost([client.sandbox(lease_id) for lease_id in held])
+            full(daemon, ready)
+            with client.lease("python", wait_timeout_s=60) as sandbox:
+                assert alive(sandbox)
         full(daemon, ready)
         assert len(containers.box_ids()) == ready
 
