@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,9 @@ from sandboxd.backends.docker import DockerBackend, DockerSettings, open_docker
 from sandboxd.errors import SandboxdError
 from sandboxd.model.ids import new_id
 from sandboxd.model.template import Network
-from sandboxd.wire.codes import ErrorCode
+from sandboxd.wire.codes import ErrorCode, Fault
 from tests.support.docker_boxes import clear, load_bare_image, order, spec, works
-from tests.support.engine import engine, missing
+from tests.support.engine import TestEngine, engine, missing
 
 pytestmark = [
     pytest.mark.anyio,
@@ -26,6 +28,7 @@ pytestmark = [
 ]
 
 Client = Any  # docker.APIClient, whose types know less than it takes
+_PORTS = 1023  # of a bridge of Linux
 ONLINE = order(replace(spec(), network=Network(kind="internet")))
 
 
@@ -86,6 +89,39 @@ async def test_a_network_that_an_operator_names_is_used_and_left_alone(
             await clear(backend)
         assert client.inspect_network(theirs)["Name"] == "theirs"
         client.remove_network(theirs)
+
+
+@pytest.mark.requirement("DK-10")
+async def test_at_the_last_port_of_a_bridge_a_box_is_refused_by_name_and_the_others_work_on(
+    tmp_path: Path,
+) -> None:
+    with engine(networks=True) as started, closing(started.client()) as client:
+        load_bare_image(client)
+        bridge = client.create_network("theirs", driver="bridge")["Id"][:12]
+        settings = DockerSettings(
+            state_dir=tmp_path, installation=new_id("t")[2:14], host=started.host, network="theirs"
+        )
+        async with open_docker(settings) as backend:
+            with anyio.fail_after(60):
+                first = await backend.make(replace(ONLINE, box_id=new_id("box")))
+                ports = range(_PORTS - 2)
+                link(started, *(f"add port{n} master br-{bridge} type veth" for n in ports))
+                last = await backend.make(replace(ONLINE, box_id=new_id("box")))
+                with pytest.raises(SandboxdError) as caught:
+                    await backend.make(replace(ONLINE, box_id=new_id("box")))
+                assert (caught.value.code, caught.value.fault) == (ErrorCode.CAPACITY, Fault.INFRA)
+                assert all([await works(backend, box) for box in (first, last)])
+                link(started, "delete port0")
+                assert await works(backend, await backend.make(ONLINE))
+                assert len(await backend.list_owned()) == 3
+                await clear(backend)
+
+
+def link(engine: TestEngine, *orders: str) -> None:
+    """Run `ip link` where the engine has its networks, once for each order."""
+    command = ["nsenter", "--net", "--target", str(engine.pid), "ip", "-batch", "-"]
+    batch = "".join(f"link {order}\n" for order in orders)
+    subprocess.run(command, input=batch, text=True, check=True, timeout=60)
 
 
 async def refuses(backend: DockerBackend) -> None:
