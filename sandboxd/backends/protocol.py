@@ -24,6 +24,7 @@ __all__ = [
     "BoxRef",
     "Capabilities",
     "Death",
+    "Deeds",
     "Image",
     "ImageState",
     "Images",
@@ -90,12 +91,14 @@ class OwnedBox:
     """A box of this installation as the backend finds it, whoever made it and when.
 
     ref is None for the remains of a make that never finished: fit for `dispose_remains` alone.
+    lease_id: of the lease that its deed names; empty for none, and where none are kept.
     """
 
     box_id: str
     labels: Mapping[str, str]
     ref: BoxRef | None
     alive: bool
+    lease_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +177,18 @@ class Images(Protocol):
         ...
 
 
+class Deeds(Protocol):
+    """Notes on the boxes themselves of which lease has them: what an installation that lost its
+    store, or was given an older one, can still tell a leased box by.
+    """
+
+    def note(self, ref: BoxRef, *, lease_id: str, run_id: str, group_id: str) -> None:
+        """Have it noted soon, in the background. Never fails and never waits; a box that is
+        disposed of before is not noted. run_id, group_id: empty for none.
+        """
+        ...
+
+
 class Backend(Protocol):
     """A maker of boxes. Entered once per daemon as an async context manager by its `open_…()`.
 
@@ -184,6 +199,7 @@ class Backend(Protocol):
 
     name: str
     images: Images | None  # None: images are kept by somebody else, and nothing is known of them
+    deeds: Deeds | None  # None: nothing of a lease is noted outside of the store
 
     def capabilities(self) -> Capabilities:
         """What it can do here. Probed when it was opened; does no I/O."""

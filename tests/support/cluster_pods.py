@@ -147,7 +147,7 @@ class Pods:
 
 def first_process(uid: str) -> int:
     """This machine's number of the first process in the sandbox of that pod; 0 if there is none."""
-    return next((pid for pid in _processes() if _is_first_of(pid, uid)), 0)
+    return next((pid for pid in _processes() if is_first_of(pid, uid)), 0)
 
 
 def kill_first_process(uid: str) -> bool:
@@ -155,7 +155,7 @@ def kill_first_process(uid: str) -> bool:
     pid = first_process(uid)
     with suppress(ProcessLookupError):
         pidfd = os.pidfd_open(pid) if pid else -1
-        if pidfd >= 0 and _is_first_of(pid, uid):
+        if pidfd >= 0 and is_first_of(pid, uid):
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
             os.close(pidfd)
             return True
@@ -166,7 +166,7 @@ def _processes() -> list[int]:
     return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
 
 
-def _is_first_of(pid: int, uid: str) -> bool:
+def is_first_of(pid: int, uid: str) -> bool:
     """Whether it is the guest that serves the sandbox of that pod, so that no other is ended."""
     at = Path(f"/proc/{pid}")
     with suppress(OSError):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from functools import partial
 
 from anyio.abc import ByteStream
 
+from sandboxd.backends.kubernetes.deeds import PodDeeds
 from sandboxd.backends.kubernetes.making import Maker
 from sandboxd.backends.kubernetes.offering import refuse
 from sandboxd.backends.kubernetes.reaching.short_calls import read_guest
@@ -25,10 +27,21 @@ from sandboxd.backends.protocol import (
     BoxRef,
     Capabilities,
     Death,
+    Deeds,
     Images,
     OwnedBox,
     Readings,
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sight:
+    """What is known of an installation's pods."""
+
+    book: PodBook
+    roster: Roster
+    judge: Judge
+    census: Census
 
 
 class KubernetesBackend:
@@ -42,20 +55,20 @@ class KubernetesBackend:
         *,
         maker: Maker,
         remover: Remover,
-        roster: Roster,
-        book: PodBook,
-        judge: Judge,
+        sight: Sight,
         reach: Reach,
-        census: Census,
+        deeds: PodDeeds,
         capabilities: Capabilities,
     ) -> None:
+        self.deeds: Deeds | None = deeds
+        self._pod_deeds = deeds
         self._maker = maker
         self._remover = remover
-        self._roster = roster
-        self._book = book
-        self._judge = judge
+        self._roster = sight.roster
+        self._book = sight.book
+        self._judge = sight.judge
+        self._census = sight.census
         self._reach = reach
-        self._census = census
         self._capabilities = capabilities
 
     def capabilities(self) -> Capabilities:
@@ -71,6 +84,7 @@ class KubernetesBackend:
     async def dispose(self, ref: BoxRef) -> None:
         """Remove a box; see the protocol."""
         record = record_of_reference(ref)
+        self._pod_deeds.drop(ref.box_id)
         await self._remover.remove(ref.box_id, record.name, uid=record.uid)
 
     async def dispose_remains(self, box_id: str) -> None:

@@ -26,7 +26,7 @@ _VERSION = re.compile(r"v?(\d+)\.(\d+)")
 _NETWORKING = "networking.k8s.io"
 # Group, resource and verbs of what every daemon does in its namespace.
 _RIGHTS = (
-    ("", "pods", ("create", "get", "list", "watch", "delete")),
+    ("", "pods", ("create", "get", "list", "watch", "patch", "delete")),
     ("", "secrets", ("create", "list", "delete")),
     ("", "events", ("list",)),
     (_NETWORKING, "networkpolicies", ("create", "update", "delete")),
