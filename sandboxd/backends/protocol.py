@@ -15,7 +15,7 @@ from typing import Literal, Protocol
 from anyio.abc import ByteStream
 
 from sandboxd.model.box import BoxRef
-from sandboxd.model.template import BoxSpec, Resources
+from sandboxd.model.template import BoxSpec, PodOptions, Resources
 from sandboxd.wire.codes import EndReason, Fault
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "LimitKind",
     "OwnedBox",
     "Readings",
+    "Wanted",
 ]
 
 
@@ -150,6 +151,16 @@ class Image:
     progress: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What templates want of an image. stocked: whether a pool keeps stock of it. pods: what they
+    say of the pods of boxes that may be pulled for.
+    """
+
+    stocked: bool = False
+    pods: frozenset[PodOptions] = frozenset()
+
+
 class Images(Protocol):
     """What boxes are made of, where the backend keeps it itself."""
 
@@ -164,9 +175,9 @@ class Images(Protocol):
         """
         ...
 
-    def wanted_by(self, templates: Callable[[], Mapping[str, bool]]) -> None:
-        """Whom to ask, before anything is dropped, what templates name: each image, and whether a
-        pool keeps stock of it. Called once, before the first box is made; `templates` does no I/O.
+    def wanted_by(self, templates: Callable[[], Mapping[str, Wanted]]) -> None:
+        """Whom to ask, before anything is dropped, what templates name: by image. Called once,
+        before the first box is made; `templates` does no I/O.
         """
         ...
 

@@ -24,7 +24,7 @@ class KubernetesYard:
     """Boxes are pods of one node."""
 
     backend = "kubernetes"
-    slowness = 6.0
+    slowness = 12.0
     # Boxes are killed and removed in the making too; a server that is away makes none.
     excused = frozenset({"backend_unavailable", "start_failed"})
 

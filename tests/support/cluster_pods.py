@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,15 @@ class Cluster:
             return False
         return True
 
+    def change(self, path: str, change: Callable[[dict[str, Any]], None]) -> None:
+        """Change an object, which others may be changing too. Raises AssertionError."""
+        for _ in range(20):
+            body = self.get(path)
+            change(body)
+            if self.replaced(path, body):
+                return
+        raise AssertionError(f"{path} would not take it")
+
     def delete(self, path: str, **options: Any) -> None:
         """An object's end; gone is fine."""
         with suppress(Refused):
@@ -124,6 +134,21 @@ class Pods:
         except ValueError:  # it went meanwhile
             return False
         return any("running" in status["state"] for status in statuses)
+
+    def annotations(self, box_id: str) -> dict[str, str]:
+        """What is noted on its pod."""
+        found: dict[str, str] = self.facts(box_id)["metadata"].get("annotations") or {}
+        return found
+
+    def annotate(self, box_id: str, words: dict[str, str]) -> None:
+        """Note something on its pod, over what is there."""
+
+        def change(body: dict[str, Any]) -> None:
+            body["metadata"]["annotations"] |= words
+
+        self.cluster.change(
+            pods_path(NAMESPACE, str(self.facts(box_id)["metadata"]["name"])), change
+        )
 
     def words(self, box_id: str) -> list[str]:
         """The reasons of its events."""

@@ -10,6 +10,7 @@ from functools import partial
 from anyio.abc import ByteStream
 
 from sandboxd.backends.kubernetes.deeds import PodDeeds
+from sandboxd.backends.kubernetes.imaging.images import KubernetesImages
 from sandboxd.backends.kubernetes.making import Maker
 from sandboxd.backends.kubernetes.offering import refuse
 from sandboxd.backends.kubernetes.reaching.short_calls import read_guest
@@ -48,7 +49,6 @@ class KubernetesBackend:
     """Boxes as pods of one namespace. Made by `open_kubernetes` alone."""
 
     name = NAME
-    images: Images | None = None  # nodes keep them
 
     def __init__(
         self,
@@ -58,10 +58,13 @@ class KubernetesBackend:
         sight: Sight,
         reach: Reach,
         deeds: PodDeeds,
+        images: KubernetesImages | None,
         capabilities: Capabilities,
     ) -> None:
         self.deeds: Deeds | None = deeds
         self._pod_deeds = deeds
+        self.images: Images | None = images
+        self._pod_images = images
         self._maker = maker
         self._remover = remover
         self._roster = sight.roster
@@ -79,6 +82,8 @@ class KubernetesBackend:
         """Make a box; see the protocol."""
         refuse(order.spec, self._capabilities)
         pod = await self._maker.make(order)
+        if self._pod_images is not None:
+            self._pod_images.use(order.spec.image)
         return reference(self._roster.add(pod).record)
 
     async def dispose(self, ref: BoxRef) -> None:

@@ -23,7 +23,7 @@ from sandboxd.backends.kubernetes.refusals import (
     trouble_of,
 )
 from sandboxd.backends.kubernetes.removing import Remover
-from sandboxd.backends.kubernetes.settings import KubernetesSettings
+from sandboxd.backends.kubernetes.settings import GuestVolume, KubernetesSettings
 from sandboxd.backends.kubernetes.talking.server import ApiServer, Refused
 from sandboxd.backends.kubernetes.watching.book import PodBook
 from sandboxd.backends.kubernetes.watching.judging import Judge
@@ -36,6 +36,7 @@ from sandboxd.wire.codes import ErrorCode
 
 _CREATE_S = 20.0  # what a cancelled make still waits for the answer to what it began
 _CLEANUP_S = 25.0
+_CANCELLED_S = 6.0
 _STUCK_S = 20.0  # that a node may fail at what it tries again
 _CONFLICT = 409
 
@@ -47,6 +48,7 @@ class Ground:
     settings: KubernetesSettings
     namespace: str
     token_of: Callable[[str], str]
+    guest_volume: GuestVolume = "copy"
 
 
 @dataclass(slots=True)
@@ -96,6 +98,10 @@ class Maker:
                 late = await self._too_late(plan, patience_s)
                 await self._clean_up(order.box_id, progress)
                 raise late from error
+            except anyio.get_cancelled_exc_class():
+                # A daemon that stops has no time for what its nodes do meanwhile.
+                await self._clean_up(order.box_id, progress, within_s=_CANCELLED_S)
+                raise
             except BaseException:
                 await self._clean_up(order.box_id, progress)
                 raise
@@ -109,6 +115,7 @@ class Maker:
             guest_image=settings.guest_image,
             token=self._ground.token_of(order.box_id),
             arguments=self._reach.arguments,
+            guest_volume=self._ground.guest_volume,
             cpu_request=settings.cpu_request,
             memory_request=settings.memory_request,
             orphan_s=settings.orphan_s,
@@ -199,9 +206,11 @@ class Maker:
         image = plan.order.spec.image
         return stuck(pod, image, plan.guest_image, words=words, patience_s=patience_s)
 
-    async def _clean_up(self, box_id: str, progress: _Progress) -> None:
+    async def _clean_up(
+        self, box_id: str, progress: _Progress, *, within_s: float = _CLEANUP_S
+    ) -> None:
         """Only what we made: a box of the same id may be another's."""
-        with anyio.move_on_after(_CLEANUP_S, shield=True), suppress(SandboxdError):
+        with anyio.move_on_after(within_s, shield=True), suppress(SandboxdError):
             if progress.pod:
                 await self._remover.remove(box_id)
             elif progress.secret:
