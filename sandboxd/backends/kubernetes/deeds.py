@@ -19,7 +19,7 @@ from sandboxd.errors import SandboxdError
 
 log = structlog.get_logger(__name__)
 
-_SOON_S = 0.25  # a lease that is shorter costs the server nothing
+_SOON_S = 1.0  # a lease that is shorter costs the server nothing
 _WRITE_S = 20.0
 _TRIES = 10
 _FIRST_PAUSE_S = 0.5

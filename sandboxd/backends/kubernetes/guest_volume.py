@@ -9,13 +9,12 @@ from typing import Any
 
 from sandboxd.backends.kubernetes.objects import pods_path
 from sandboxd.backends.kubernetes.settings import GuestVolume, GuestVolumeWord, KubernetesSettings
-from sandboxd.backends.kubernetes.talking.server import ApiServer, Json, Refused, refused_call
+from sandboxd.backends.kubernetes.talking.server import ApiServer, Json, Refused
 from sandboxd.errors import SandboxdError
 from sandboxd.wire.codes import ErrorCode
 
 _VERSION = re.compile(r"v?(\d+)\.(\d+)")
 _FIRST = (1, 33)  # where the API has them in their final form, whether or not they are switched on
-_INVALID = frozenset({400, 422})
 
 
 async def choose_guest_volume(
@@ -29,19 +28,17 @@ async def choose_guest_volume(
     word: GuestVolumeWord = settings.guest_volume
     if word == "copy" or (word == "auto" and _number(version) < _FIRST):
         return "copy"
-    body = _trial(settings)
+    why = "drops the field"
     try:
-        answer = await server.create(pods_path(namespace), body, dryRun="All")
+        answer = await server.create(pods_path(namespace), _trial(settings), dryRun="All")
     except Refused as refusal:
-        if refusal.status not in _INVALID:
-            raise refused_call(refusal) from refusal
-        answer = {}
+        answer, why = {}, refusal.detail
     if _keeps_it(answer):
         return "image"
     if word == "image":
         raise SandboxdError(
             ErrorCode.NOT_SUPPORTED,
-            f"the cluster ({version or 'of an unknown version'}) has no image volumes: set "
+            f"the cluster ({version or 'of an unknown version'}) has no image volumes ({why}): set "
             '`backend.kubernetes.guest_volume = "copy"`',
         )
     return "copy"
