@@ -81,10 +81,13 @@ class KubernetesBackend:
     async def make(self, order: BoxOrder) -> BoxRef:
         """Make a box; see the protocol."""
         refuse(order.spec, self._capabilities)
-        pod = await self._maker.make(order)
+        pod, stream = await self._maker.make(order)
         if self._pod_images is not None:
             self._pod_images.use(order.spec.image)
-        return reference(self._roster.add(pod).record)
+        box = self._roster.add(pod)
+        if stream is not None:
+            box.first.put(stream)
+        return reference(box.record)
 
     async def dispose(self, ref: BoxRef) -> None:
         """Remove a box; see the protocol."""
@@ -114,6 +117,9 @@ class KubernetesBackend:
         box = await self._find(ref)
         if box is None or box.gone.is_set():
             raise lost(box.death if box else await self.look(ref))
+        kept = box.first.take()
+        if kept is not None:
+            return kept
         return await connect_proven(
             box,
             partial(self._reach.dial, box.record),

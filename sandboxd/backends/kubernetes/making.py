@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import anyio
+from anyio.abc import ByteStream
 
 from sandboxd.backends.kubernetes.creating import PodPlan, pod_body, secret_body
 from sandboxd.backends.kubernetes.objects import object_name, pods_path, secrets_path
@@ -81,8 +82,9 @@ class Maker:
         self._starting = anyio.Semaphore(ground.settings.starting)
         self._tag = ground.settings.tag
 
-    async def make(self, order: BoxOrder) -> Pod:
-        """Make a box and wait for its guest: its pod.
+    async def make(self, order: BoxOrder) -> tuple[Pod, ByteStream | None]:
+        """Make a box and wait for its guest: its pod, and the proven stream, the caller's to close,
+        if such are kept.
 
         Raises as `Backend.make`. Failed or cancelled: what there is of it is removed, or found by
         its label.
@@ -121,19 +123,26 @@ class Maker:
             orphan_s=settings.orphan_s,
         )
 
-    async def _bring_up(self, plan: PodPlan, progress: _Progress) -> Pod:
+    async def _bring_up(self, plan: PodPlan, progress: _Progress) -> tuple[Pod, ByteStream | None]:
         created = await self._create(plan, progress)
         pod = await self._await_start(plan, created.uid)
         record = record_of_pod(pod)
         try:
-            await wait_until_proven(
+            stream = await wait_until_proven(
                 partial(self._reach.dial, record), lives=partial(self._lives, record)
             )
         except EndedEarly:
             death = await self._judge.examine(record)
             raise ended_early(death, plan.order.spec.image) from None
-        await self._remover.remove_secret(plan.name)
-        return self._book.get(plan.name) or pod
+        try:
+            await self._remover.remove_secret(plan.name)
+            if not self._reach.keeps_lines:
+                await anyio.aclose_forcefully(stream)
+        except BaseException:
+            await anyio.aclose_forcefully(stream)
+            raise
+        kept = stream if self._reach.keeps_lines else None
+        return self._book.get(plan.name) or pod, kept
 
     async def _lives(self, record: BoxRecord) -> bool:
         pod = self._book.get(record.name) if self._book.flows else await self._judge.find(record)
