@@ -68,7 +68,7 @@ class PodDeeds:
     async def run(self) -> None:
         """Write what is due, until cancelled; what is unwritten then is noted at the next start."""
         while True:
-            if not self._due:
+            while not self._due:
                 self._bell = anyio.Event()
                 await self._bell.wait()
             box_id, deed = min(self._due.items(), key=lambda item: item[1].at)

@@ -101,8 +101,9 @@ def test_a_pod_that_is_noted_as_that_of_a_lease_nobody_knows_is_removed_and_neve
     opened.service.start()
     handed_out = {opened.box_of(lease(opened)) for _ in range(3)}
     assert not handed_out & {leased, spoiled}
-    opened.full(within_s=60)
-    assert not opened.boxes() & {leased, spoiled}
+    eventually(
+        lambda: not opened.boxes() & {leased, spoiled}, within_s=60, what="both pods are gone"
+    )
     log = opened.service.log.read_text()
     told = [line for line in log.splitlines() if "adopt.no_such_lease" in line]
     assert [any(each in line for line in told) for each in (leased, spoiled)] == [True, True]
@@ -120,7 +121,7 @@ def test_a_lease_whose_pod_is_noted_as_anothers_is_lost_by_name_and_masked(opene
     assert (end["reason"], end["mask"]) == ("died", True)
     assert "sbx_of_another" in end["detail"]
     opened.empty(within_s=60)
-    assert box_id not in opened.boxes()
+    eventually(lambda: box_id not in opened.boxes(), within_s=60, what="its pod is gone")
 
 
 @pytest.mark.anyio

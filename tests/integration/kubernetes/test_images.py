@@ -96,9 +96,10 @@ async def test_only_the_nodes_that_a_templates_pods_may_go_to_pull_its_image(
     async with prefetching(cluster) as (_, images):
         images.wanted_by(lambda: wanted(POD_IMAGE, pod=nowhere))
         await until(lambda: POD_IMAGE in daemon_sets(cluster, MARK))
-        spec = daemon_sets(cluster, MARK)[POD_IMAGE]["spec"]["template"]["spec"]
+        found = daemon_sets(cluster, MARK)[POD_IMAGE]
+        spec = found["spec"]["template"]["spec"]
         assert spec["nodeSelector"] == {"no-such": "node"}
-        selector = f"{INSTALLATION}={MARK},{IMAGE}"
+        selector = f"{INSTALLATION}={MARK},{IMAGE}={found['metadata']['labels'][IMAGE]}"
         pods = Cluster(cluster).get(pods_path(NAMESPACE), labelSelector=selector)
         assert pods["items"] == []
         (image,) = await images.list_images()
@@ -120,7 +121,7 @@ async def test_an_image_that_cannot_be_had_is_told_of_and_its_node_tries_ever_mo
             ErrorCode.IMAGE_UNAVAILABLE,
             Fault.INFRA,
         )
-        found = await listed(images, NOWHERE, lambda each: "ackoff" in each.error.lower())
+        found = await listed(images, NOWHERE, lambda each: "back-off" in each.error.lower())
         assert found.state is ImageState.FAILED
 
 

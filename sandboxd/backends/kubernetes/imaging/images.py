@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 
 import anyio
 import structlog
@@ -18,6 +17,7 @@ from sandboxd.backends.kubernetes.imaging.bodies import (
     selector_of,
     standing_from,
 )
+from sandboxd.backends.kubernetes.imaging.sight import Sight
 from sandboxd.backends.kubernetes.objects import pods_path
 from sandboxd.backends.kubernetes.pods import Pod, pod_from
 from sandboxd.backends.kubernetes.refusals import is_stuck, stuck, trouble_of
@@ -38,7 +38,6 @@ from sandboxd.wire.codes import ErrorCode, Fault
 log = structlog.get_logger(__name__)
 
 _MOST = 64  # DaemonSets of an installation: each is a pod on each of its nodes
-_SOON_S, _SELDOM_S = 1.0, 60.0  # from one look to the next: while some are coming, and else
 _NOTICE_S = 5.0  # in which a change of templates is noticed, which costs the server nothing
 _LONGEST_S = 600.0  # for an image that somebody waits for
 _STUCK_S = 20.0
@@ -46,16 +45,6 @@ _CLOSING_S = 15.0
 _CREATE_S = 10.0
 _MAX_USED = 1024
 _CONFLICT = 409
-
-
-@dataclass(slots=True)
-class _Sight:
-    """What the last look has shown. trouble: by an errand's digest; at: on the loop's clock."""
-
-    standings: dict[str, Standing] = field(default_factory=dict)
-    trouble: dict[str, SandboxdError] = field(default_factory=dict)
-    outage: SandboxdError | None = None
-    at: float = float("-inf")
 
 
 class KubernetesImages:
@@ -82,7 +71,7 @@ class KubernetesImages:
         self._asked: dict[str, int] = {}  # by image: how many wait for it
         self._used_at: dict[str, float] = {}
         self._done: set[str] = set()  # digests of errands
-        self._sight = _Sight()
+        self._sight = Sight()
         self._looked = anyio.Event()
         self._bell = anyio.Event()
 
@@ -107,7 +96,7 @@ class KubernetesImages:
         await anyio.lowlevel.checkpoint()
         in_use = self._in_use()
         names = {*(errand.image for errand in self._errands()), *in_use}
-        return [self._image(name, in_use.get(name, 0)) for name in sorted(names)]
+        return [self._image(name, in_use=in_use.get(name, 0)) for name in sorted(names)]
 
     async def prefetch(self, reference: str) -> Image:
         """Have all nodes pull it that its templates' pods may go to, or else all there are.
@@ -115,21 +104,17 @@ class KubernetesImages:
         Raises `image_unavailable`, `backend_unavailable`. Cancelled: what nodes have begun goes on.
         """
         self._asked[reference] = self._asked.get(reference, 0) + 1
+        self._sight.at_once()
         self._bell.set()
         try:
             with anyio.move_on_after(_LONGEST_S):
                 return await self._until_there(reference)
+            raise self._too_late(reference)
         finally:
             self._asked[reference] -= 1
             if not self._asked[reference]:
                 del self._asked[reference]
             self._bell.set()
-        raise SandboxdError(
-            ErrorCode.IMAGE_UNAVAILABLE,
-            f"image {reference}: not on all nodes within {_LONGEST_S:g} s "
-            f"({self._image(reference, 0).progress or 'nothing is known of it'})",
-            details={"image": reference},
-        )
 
     async def run(self) -> None:
         """Keep what is wanted in place, until cancelled."""
@@ -140,11 +125,11 @@ class KubernetesImages:
                 if self._is_due():
                     await self._look()
             except (SandboxdError, Refused, TimeoutError) as error:
-                self._sight.outage = _outage(error)
+                self._sight.failed(_outage(error))
                 log.warning("images.unseen", error=str(error) or "timed out")
             self._looked.set()
             self._looked = anyio.Event()
-            with anyio.move_on_after(_SOON_S if self._coming() else _NOTICE_S):
+            with anyio.move_on_after(min(self._sight.pause_s, _NOTICE_S)):
                 await self._ring()
 
     async def clear(self) -> None:
@@ -175,17 +160,9 @@ class KubernetesImages:
         return list(dict.fromkeys(errands))[:_MOST]
 
     def _is_due(self) -> bool:
-        known = self._sight.standings
-        return (
-            {errand.digest for errand in self._errands()} != known.keys()
-            or self._coming()
-            or anyio.current_time() - self._sight.at > _SELDOM_S
-        )
-
-    def _coming(self) -> bool:
-        return self._sight.outage is not None or not all(
-            standing.is_done for standing in self._sight.standings.values()
-        )
+        wanted = {errand.digest for errand in self._errands()}
+        is_other = self._sight.outage is None and wanted != self._sight.standings.keys()
+        return is_other or anyio.current_time() >= self._sight.due_at
 
     async def _look(self) -> None:
         """Create what is missing, remove what nobody wants, and see how far the rest is."""
@@ -197,8 +174,8 @@ class KubernetesImages:
             found[digest] = await self._create(errands[digest])
         late = [errands[digest] for digest, each in found.items() if not each.is_done]
         trouble = await self._trouble(late)
-        self._sight = _Sight(standings=found, trouble=trouble, at=anyio.current_time())
-        done = {digest for digest, standing in found.items() if standing.is_done}
+        self._sight.saw(found, trouble)
+        done = self._sight.done
         for digest in done - self._done:
             log.info("image.on_nodes", image=errands[digest].image, nodes=found[digest].wanted)
             self._tell(errands[digest].image)
@@ -259,7 +236,7 @@ class KubernetesImages:
         patience = anyio.current_time() + _STUCK_S
         while True:
             await self._looked.wait()
-            image, mine = self._image(reference, 0), self._digests(reference)
+            image, mine = self._image(reference), self._digests(reference)
             if image.state is ImageState.PRESENT:
                 return image
             for digest in mine & self._sight.trouble.keys():
@@ -272,26 +249,17 @@ class KubernetesImages:
     def _digests(self, reference: str) -> set[str]:
         return {errand.digest for errand in self._errands() if errand.image == reference}
 
-    def _image(self, reference: str, in_use: int) -> Image:
-        digests = self._digests(reference)
-        seen, trouble = self._sight.standings, self._sight.trouble
-        standings = [seen[digest] for digest in digests & seen.keys()]
-        errors = [trouble[digest].detail for digest in digests & trouble.keys()]
-        if not errors and self._sight.outage is not None:
-            errors = [self._sight.outage.detail]
-        there = len(standings) == len(digests) and all(each.is_done for each in standings)
-        state = ImageState.PRESENT if there and (digests or in_use) else ImageState.PULLING
-        if state is ImageState.PULLING and errors:
-            state = ImageState.FAILED
-        ready = sum(min(each.ready, each.wanted) for each in standings)
-        nodes = sum(each.wanted for each in standings)
-        return Image(
-            reference=reference,
-            state=state,
-            used_at=self._used_at.get(reference),
-            in_use=in_use,
-            error=errors[0] if state is ImageState.FAILED else "",
-            progress=f"on {ready} of {nodes} nodes" if digests else "",
+    def _too_late(self, reference: str) -> SandboxdError:
+        return SandboxdError(
+            ErrorCode.IMAGE_UNAVAILABLE,
+            f"image {reference}: {self._image(reference).progress} within {_LONGEST_S:g} s",
+            details={"image": reference},
+        )
+
+    def _image(self, reference: str, *, in_use: int = 0) -> Image:
+        used_at = self._used_at.get(reference)
+        return self._sight.image(
+            reference, self._digests(reference), in_use=in_use, used_at=used_at
         )
 
     def _in_use(self) -> dict[str, int]:
