@@ -35,7 +35,7 @@ pytestmark = [
 ]
 
 API_PORT = 6443
-_CREATES, _AT_ONCE = 200, 16
+_CREATES, _AT_ONCE, _MOST = 200, 16, 32  # boxes that go count as well
 _SANDBOXES, _COMMANDS = 60, 10  # of a thousand: what the node holds beside its own
 _BUSY_S = 30.0
 
@@ -62,7 +62,7 @@ def test_k8_01_a_command_right_after_its_sandbox_was_made_never_fails(
             cluster.end("kubelet")
             cluster.start()
 
-    pool = f"ready = 0, max = {_AT_ONCE}, starting = {_AT_ONCE}, queue = 300"
+    pool = f"ready = 0, max = {_MOST}, starting = {_AT_ONCE}, queue = 300"
     with house(tmp_path, cluster, pool=pool) as opened, ThreadPoolExecutor(_AT_ONCE + 1) as threads:
         restarting = threads.submit(restart) if restarts else None
         try:
