@@ -106,6 +106,7 @@ daemon-image: setup ## build the daemon's own image into the engine (ARGS="--fro
 bench: setup ## the table of docs/performance.md, measured here and now
 	$(PY) -m scripts.bench $(ARGS)
 
+# `python -m tests.support.engine -- make bench-kubernetes` compares commands with a container's too.
 bench-kubernetes: setup ## the rows of Kubernetes, beside a cluster that is booted for them
 	$(PY) -m tests.support.cluster -- $(PY) -m scripts.bench --backend kubernetes $(ARGS)
 

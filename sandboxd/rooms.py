@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import anyio
 from anyio.abc import TaskGroup
 
-from sandboxd.backends.protocol import Backend
+from sandboxd.backends.protocol import Backend, Wanted
 from sandboxd.clock import Clock
 from sandboxd.egress.lent import Lender
 from sandboxd.egress.outside import Outside
@@ -176,12 +176,16 @@ class Rooms:
                 pool.reopen()
         return left
 
-    def _wanted_images(self) -> Mapping[str, bool]:
-        wanted: dict[str, bool] = {}
+    def _wanted_images(self) -> Mapping[str, Wanted]:
+        wanted: dict[str, Wanted] = {}
         for pool in self.house.pools.values():
-            image, stocked = pool.template.spec.image, pool.settings.ready > 0
+            spec, stocked = pool.template.spec, pool.settings.ready > 0
             if not pool.retired:
-                wanted[image] = wanted.get(image, False) or stocked
+                known = wanted.get(spec.image, Wanted())
+                pods = {spec.pod} if spec.pull != "never" else set()
+                wanted[spec.image] = Wanted(
+                    stocked=known.stocked or stocked, pods=known.pods | pods
+                )
         return wanted
 
     def _end(self, tenancy: Tenancy) -> None:

@@ -11,7 +11,7 @@ import (
 // tokenVariable holds the token in the environment of the process that installs, and of no other.
 const tokenVariable = "SANDBOX_GUEST_TOKEN"
 
-// install puts this program and the token of one sandbox where the sandbox's first process finds them.
+// install puts this program, the token of one sandbox, or both where the sandbox's first process finds them.
 // It runs in a container of its own, before the sandbox's, with whose environment it shares nothing.
 func install(args []string) error {
 	var program, tokenFile string
@@ -19,18 +19,23 @@ func install(args []string) error {
 	flags.Usage = func() { fmt.Fprint(os.Stderr, usage) }
 	flags.StringVar(&program, "program", "", "where the program is copied to")
 	flags.StringVar(&tokenFile, "token-file", "", "where the token goes")
-	if err := flags.Parse(args); err != nil || flags.NArg() > 0 || program == "" || tokenFile == "" {
+	if err := flags.Parse(args); err != nil || flags.NArg() > 0 || (program == "" && tokenFile == "") {
 		if err == nil {
 			flags.Usage()
 		}
 		os.Exit(exitUsage)
 	}
 	token := os.Getenv(tokenVariable)
-	if token == "" {
+	if tokenFile != "" && token == "" {
 		return fmt.Errorf("there is no token in %s", tokenVariable)
 	}
-	if err := copySelf(program); err != nil {
-		return err
+	if program != "" {
+		if err := copySelf(program); err != nil {
+			return err
+		}
+	}
+	if tokenFile == "" {
+		return nil
 	}
 	return writeNew(tokenFile, 0o400, func(to io.Writer) error {
 		_, err := io.WriteString(to, token)

@@ -35,6 +35,25 @@ func TestInstallWithoutATokenPutsNothingInPlace(t *testing.T) {
 	}
 }
 
+func TestInstallPutsInPlaceOnlyWhatItIsAskedFor(t *testing.T) {
+	place := t.TempDir()
+	program, token := filepath.Join(place, "program"), filepath.Join(place, "token")
+	t.Setenv(tokenVariable, "0123456789abcdef")
+	if err := install([]string{"--token-file", token}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(program); !os.IsNotExist(err) {
+		t.Fatal("there is a program")
+	}
+	t.Setenv(tokenVariable, "")
+	if err := install([]string{"--program", program}); err != nil {
+		t.Fatal(err)
+	}
+	if facts, err := os.Stat(program); err != nil || facts.Mode().Perm() != 0o555 {
+		t.Fatalf("program %v, %v", facts, err)
+	}
+}
+
 func TestReachSaysWhetherTheLastTryCameThrough(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

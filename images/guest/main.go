@@ -12,7 +12,8 @@ import (
 const usage = `usage: sandbox-guest serve (--socket PATH | --listen ADDR --token-file FILE)
                            [--orphan-limit SECONDS] [--allow-local-peers] [--cgroup-root DIR]
                            [--shell PATH] [--inherit-env] [--user NAME] [--legacy FILE]
-       sandbox-guest install --program FILE --token-file FILE
+       sandbox-guest install [--program FILE] [--token-file FILE]
+       sandbox-guest wait
        sandbox-guest listen ADDR
        sandbox-guest reach ADDR [--tries N] [--pause SECONDS]
        sandbox-guest version
@@ -44,6 +45,8 @@ func main() {
 	switch verb {
 	case "install":
 		endWith(install(os.Args[2:]))
+	case "wait":
+		waitForEnd()
 	case "listen":
 		endWith(listenAlone(os.Args[2:]))
 	case "reach":

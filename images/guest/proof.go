@@ -66,6 +66,15 @@ func (c *provenConn) Read(into []byte) (int, error) {
 	return c.TCPConn.Read(into)
 }
 
+// SetReadDeadline passes on what ends a read at once. Who has proven to be the daemon may keep a line open
+// and say nothing on it until it is needed; whether its machine is still there is found out by TCP.
+func (c *provenConn) SetReadDeadline(at time.Time) error {
+	if at.After(time.Now()) {
+		at = time.Time{}
+	}
+	return c.TCPConn.SetReadDeadline(at)
+}
+
 // prove: the peer's magic and nonce come, our nonce and proof go, the peer's proof comes.
 func (c *provenConn) prove() bool {
 	hurry := time.AfterFunc(proofPatience, func() { c.Close() }) // a read deadline is the server's own

@@ -15,7 +15,7 @@ from typing import Literal, Protocol
 from anyio.abc import ByteStream
 
 from sandboxd.model.box import BoxRef
-from sandboxd.model.template import BoxSpec, Resources
+from sandboxd.model.template import BoxSpec, PodOptions, Resources
 from sandboxd.wire.codes import EndReason, Fault
 
 __all__ = [
@@ -24,12 +24,14 @@ __all__ = [
     "BoxRef",
     "Capabilities",
     "Death",
+    "Deeds",
     "Image",
     "ImageState",
     "Images",
     "LimitKind",
     "OwnedBox",
     "Readings",
+    "Wanted",
 ]
 
 
@@ -90,12 +92,14 @@ class OwnedBox:
     """A box of this installation as the backend finds it, whoever made it and when.
 
     ref is None for the remains of a make that never finished: fit for `dispose_remains` alone.
+    lease_id: of the lease that its deed names; empty for none, and where none are kept.
     """
 
     box_id: str
     labels: Mapping[str, str]
     ref: BoxRef | None
     alive: bool
+    lease_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +151,16 @@ class Image:
     progress: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What templates want of an image. stocked: whether a pool keeps stock of it. pods: what they
+    say of the pods of boxes that may be pulled for.
+    """
+
+    stocked: bool = False
+    pods: frozenset[PodOptions] = frozenset()
+
+
 class Images(Protocol):
     """What boxes are made of, where the backend keeps it itself."""
 
@@ -161,15 +175,27 @@ class Images(Protocol):
         """
         ...
 
-    def wanted_by(self, templates: Callable[[], Mapping[str, bool]]) -> None:
-        """Whom to ask, before anything is dropped, what templates name: each image, and whether a
-        pool keeps stock of it. Called once, before the first box is made; `templates` does no I/O.
+    def wanted_by(self, templates: Callable[[], Mapping[str, Wanted]]) -> None:
+        """Whom to ask, before anything is dropped, what templates name: by image. Called once,
+        before the first box is made; `templates` does no I/O.
         """
         ...
 
     def when_pulled(self, call: Callable[[str], None]) -> None:
         """Whom to tell, synchronously, of each image that has come from its registry, by the name
         that was asked for. Called once, before the first box is made.
+        """
+        ...
+
+
+class Deeds(Protocol):
+    """Notes on the boxes themselves of which lease has them: what an installation that lost its
+    store, or was given an older one, can still tell a leased box by.
+    """
+
+    def note(self, ref: BoxRef, *, lease_id: str, run_id: str, group_id: str) -> None:
+        """Have it noted soon, in the background. Never fails and never waits; a box that is
+        disposed of before is not noted. run_id, group_id: empty for none.
         """
         ...
 
@@ -184,6 +210,7 @@ class Backend(Protocol):
 
     name: str
     images: Images | None  # None: images are kept by somebody else, and nothing is known of them
+    deeds: Deeds | None  # None: nothing of a lease is noted outside of the store
 
     def capabilities(self) -> Capabilities:
         """What it can do here. Probed when it was opened; does no I/O."""

@@ -128,6 +128,8 @@ def _why_removed(box: OwnedBox, lease: Lease | None, *, everything: bool) -> str
         return "what a make that never finished left"
     if not box.alive:
         return "it is dead"
+    if lease is None and box.lease_id:
+        return f"it is noted as that of {box.lease_id}, which the store does not know"
     if everything:
         return "warm stock" if lease is None else f"leased as {lease.id}"
     return None

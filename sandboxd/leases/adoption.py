@@ -1,8 +1,8 @@
 """At start: keep what is alive, end what is not, dispose of what nobody holds.
 
 The store says who holds which box, labels say which boxes are ours, guests say whether a box was
-ever leased and whether its set-up was finished. No used box can become stock again: a guest that
-was claimed says so.
+ever leased and whether its set-up was finished; so does its deed, where backends keep them. No used
+box can become stock again: a guest that was claimed says so.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from sandboxd.errors import SandboxdError
 from sandboxd.guest.line import GuestLost
 from sandboxd.guest.messages import Hello
 from sandboxd.leases.back_office import GUEST_GRACE_S
+from sandboxd.leases.deeds import note_deed
 from sandboxd.leases.desk import Desk
 from sandboxd.leases.store import LeaseStore
 from sandboxd.leases.tenancy import Tenancy
@@ -105,11 +106,17 @@ class Adoption:
             )
             self._desk.book.enter(tenancy)
             self._desk.slots.note(lease.id, lease.affinity)
+            if box.lease_id not in {"", lease.id}:
+                detail = f"its box is noted as that of another lease, {box.lease_id}"
+                self._desk.endings.end(tenancy, EndReason.DIED, detail=detail)
+                return
             hello = await self._ask(tenancy)
             if not tenancy.lease.over:
                 self._set_clocks(tenancy, hello)
             if hello is not None and not tenancy.lease.over:
                 await self._lead_out(tenancy)
+            if not box.lease_id and not tenancy.lease.over:  # the last daemon had not come to it
+                note_deed(self._backend, tenancy.lease)
 
     async def _was_queued(self, tenancy: Tenancy) -> None:
         """Its id was told, but its secrets and files were in memory alone: it cannot be served. The
@@ -190,6 +197,10 @@ class Adoption:
         still fits; else removed.
         """
         async with self._limiter:
+            if box.lease_id:
+                log.warning("adopt.no_such_lease", box_id=box.box_id, sandbox_id=box.lease_id)
+                self._remove(box)
+                return
             pool = self._house.pools.get(box.labels.get("pool", ""))
             fingerprint = box.labels.get("fingerprint", "")
             fits = pool is not None and fingerprint == pool.spec.fingerprint()

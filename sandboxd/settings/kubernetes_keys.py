@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field
 from sandboxd.settings.fields import AbsolutePath, Filled, Table, Text
 
 ClusterWay = Literal["auto", "address", "forward"]
+GuestVolumeWord = Literal["auto", "copy", "image"]
 PolicyWord = Literal["probe", "enforced", "none"]
 
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
@@ -85,6 +86,10 @@ class KubernetesTable(Table):
     guest: ClusterWay = "auto"
     """How guests are reached: at the `address` of their pods, or by `forward` through the API
     server; `auto`: by address where the daemon runs in the cluster."""
+    guest_volume: GuestVolumeWord = "auto"
+    """How the guest agent gets into pods: a `copy` by their init container, or its `image` as a
+    volume, which needs Kubernetes 1.33 or newer with image volumes switched on (from 1.35 on they
+    are) and nodes whose runtime has them; `auto`: as a volume where the API server takes it."""
     network_policy: PolicyWord = "probe"
     """Whether the cluster enforces NetworkPolicies; `probe`: two pods find out at each start."""
     from_addresses: list[AddressRange] = []
@@ -101,6 +106,9 @@ class KubernetesTable(Table):
     """Part of `resources.cpu` that is reserved on a node; the limit stays whole."""
     memory_request: float = Field(1.0, ge=0, le=1)
     """Part of `resources.memory_mb` that is reserved on a node; under 1 a node can run short."""
+    prefetch_images: bool = False
+    """Whether nodes pull what templates name before its first pod, and keep it: by a DaemonSet for
+    each image, on the nodes that its templates' pods may go to."""
     allow_images: list[Filled] = []
     """Patterns of images that callers may name, as `backend.docker.allow_images`."""
 

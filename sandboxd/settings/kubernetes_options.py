@@ -8,7 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from sandboxd.model.template import PodOptions
-from sandboxd.settings.kubernetes_keys import ClusterWay, KubernetesTable, PodTable, PolicyWord
+from sandboxd.settings.kubernetes_keys import (
+    ClusterWay,
+    GuestVolumeWord,
+    KubernetesTable,
+    PodTable,
+    PolicyWord,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +26,7 @@ class KubernetesOptions:
     context: str = ""
     guest_image: str = "sandboxd/guest:latest"
     guest: ClusterWay = "auto"
+    guest_volume: GuestVolumeWord = "auto"
     network_policy: PolicyWord = "probe"
     from_addresses: tuple[str, ...] = ()
     starting: int = 16
@@ -27,6 +34,7 @@ class KubernetesOptions:
     unschedulable_s: float = 30.0
     cpu_request: float = 1.0
     memory_request: float = 1.0
+    prefetch_images: bool = False
     allow_images: tuple[str, ...] = ()
 
 
@@ -38,6 +46,7 @@ def kubernetes_options(table: KubernetesTable) -> KubernetesOptions:
         context=table.context,
         guest_image=table.guest_image,
         guest=table.guest,
+        guest_volume=table.guest_volume,
         network_policy=table.network_policy,
         from_addresses=tuple(table.from_addresses),
         starting=table.starting,
@@ -45,6 +54,7 @@ def kubernetes_options(table: KubernetesTable) -> KubernetesOptions:
         unschedulable_s=table.unschedulable_s,
         cpu_request=table.cpu_request,
         memory_request=table.memory_request,
+        prefetch_images=table.prefetch_images,
         allow_images=tuple(table.allow_images),
     )
 

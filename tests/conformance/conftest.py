@@ -101,6 +101,7 @@ async def open_kubernetes_backend(cluster: TestCluster, guest: Way) -> AsyncIter
         network_policy="none",
         cpu_request=0.01,
         memory_request=0.1,
+        prefetch_images=True,
         secret=b"of these checks alone",
     )
     async with open_kubernetes(settings) as backend:

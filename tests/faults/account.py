@@ -1,13 +1,14 @@
 """Rollouts over a daemon that is killed again and again, and the account of it.
 
     python -m tests.faults.account --rounds 20 --seed 7 [--backend docker [--live-restore]]
+    python -m tests.faults.account --rounds 12 --leases 200 --callers 30 --backend kubernetes
     python -m tests.faults.account --leases 10000
 
 A round is one life of the daemon: it ends by `kill -9`, now and then by SIGTERM, at a random
 moment, while callers lease, run, stream, attach and detach, some of them over connections that are
 cut. Boxes and single commands are killed from outside, guests are frozen, callers are cancelled,
-whole trainers are killed. On docker a round may be one of the engine instead. At the end everything
-must be accounted for.
+whole trainers are killed. On docker a round may be one of the engine instead, on kubernetes one of
+the API server or the kubelet. At the end everything must be accounted for.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ from anyio import to_thread
 from sandboxd_client import AsyncSandboxd, SandboxdError
 from tests.faults.clients import Caller
 from tests.faults.ledger import Ledger
+from tests.faults.stock import READY
 from tests.faults.troubles import Troubles
-from tests.faults.yards import READY, Yard, open_yard
+from tests.faults.yards import Yard, open_yard
 from tests.support.cuts import open_cutting_proxy
 from tests.support.service import Service
 
@@ -43,7 +45,7 @@ _QUIET_S = 60.0
 _COMPLAINT_CHARS = 3000  # the end of one
 _SLOWEST = 6.0  # so much longer than on a quiet machine may a life be
 _PATIENCE_S = 120.0  # of callers, while no daemon answers
-_ENGINE_ROUNDS = 0.3  # where there is an engine: of all rounds
+_ENGINE_ROUNDS = {"docker": 0.3, "kubernetes": 0.4}  # of all rounds: of what lies below
 _RUN, _RUN_S = "steady", 60.0  # it lives throughout, so none of its leases may be lost to it
 _CUT_CALLERS = 0.25  # of all callers
 _CUT_AFTER_BYTES = (500, 30_000)
@@ -293,7 +295,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=60.0, help="and no longer than this")
     parser.add_argument("--callers", type=int, default=12, help="at once")
     parser.add_argument("--seed", type=int, default=time.time_ns() % (1 << 30))
-    parser.add_argument("--backend", choices=["local", "docker"], default="local")
+    parser.add_argument("--backend", choices=["local", "docker", "kubernetes"], default="local")
     parser.add_argument("--live-restore", action="store_true", help="of the engine of the tests")
     args = parser.parse_args()
     extent = Extent(
@@ -301,7 +303,7 @@ def main() -> int:
         leases=args.leases,
         within_s=args.minutes * 60,
         callers=args.callers,
-        engine_rounds=_ENGINE_ROUNDS if args.backend == "docker" else 0.0,
+        engine_rounds=_ENGINE_ROUNDS.get(args.backend, 0.0),
         life_s=6.0 if args.leases else 2.5,
     )
     print(f"seed {args.seed}", flush=True)

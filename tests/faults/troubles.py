@@ -23,6 +23,7 @@ from tests.faults.ledger import Ledger
 from tests.faults.yards import Yard
 from tests.support.service import Service
 
+AT_ONCE = "boxes at once, at most"
 _TRAINER = """
 import sys
 from sandboxd_client import Sandboxd
@@ -51,6 +52,7 @@ class Troubles:
         async with anyio.create_task_group() as tasks:
             for name, act, least_s, most_s in (
                 ("boxes killed", self._kill_a_box, 0.3, 3.0),
+                ("boxes removed", self._remove_a_box, 0.5, 4.0),
                 ("launchers killed", self._kill_a_launcher, 0.5, 5.0),
                 ("guests frozen", self._freeze_a_guest, 0.3, 4.0),
                 ("commands killed", self._kill_a_command, 0.1, 1.0),
@@ -70,6 +72,7 @@ class Troubles:
         """Do it to one box that it can be done to; False where there is none."""
         with suppress(Exception):  # an engine that is away says so in many ways
             boxes = sorted(self.yard.box_ids(self.service))
+            self.ledger.counts[AT_ONCE] = max(self.ledger.counts[AT_ONCE], len(boxes))
             self.random.shuffle(boxes)
             return any(act(box_id) for box_id in boxes)
         return False
@@ -81,6 +84,13 @@ class Troubles:
             self.ledger.killed_boxes.add(box_id)
             self._judge(box_id)
             return guest.send(signal.SIGKILL)
+
+    def _remove_a_box(self, box_id: str) -> bool:
+        self.ledger.killed_boxes.add(box_id)
+        if self.yard.remove(self.service, box_id):
+            return True
+        self.ledger.killed_boxes.discard(box_id)
+        return False
 
     def _judge(self, box_id: str) -> None:
         """Nobody can ask it any more in a moment."""

@@ -14,12 +14,14 @@ from sandboxd.backends.local import LocalSettings
 from sandboxd.backends.local.boxes import parse_documents
 from sandboxd.linux.processes import ProcessMark, start_ticks
 from tests.faults.inhabitants import Process, held, parent_of, words_of
+from tests.faults.pods_yard import KubernetesYard
+from tests.faults.stock import READY
+from tests.support.cluster import cluster_for_tests
 from tests.support.docker_service import Containers, config_on
 from tests.support.engine import TestEngine, engine, load_test_image
 from tests.support.local_traces import traces
 from tests.support.service import Service
 
-READY = 3
 _POOL = f"ready = {READY}, max = 24, starting = 4"
 
 
@@ -44,6 +46,10 @@ class Yard(Protocol):
 
     def launcher(self, service: Service, box_id: str) -> AbstractContextManager[Process | None]:
         """A process outside of the box that it needs no more once it runs; None for none."""
+        ...
+
+    def remove(self, service: Service, box_id: str) -> bool:
+        """Take the whole box away, as an operator might; False where that is not done."""
         ...
 
     def ran(self, service: Service, box_id: str) -> list[str]:
@@ -99,6 +105,10 @@ pool = {{{_POOL}}}
         with held(outer, is_it=lambda pid: box_id.encode() in words_of(pid)) as process:
             yield process
 
+    def remove(self, service: Service, box_id: str) -> bool:
+        """It is its first process."""
+        return False
+
     def ran(self, service: Service, box_id: str) -> list[str]:
         """From the directory that the box's writes go to."""
         with suppress(OSError):
@@ -151,6 +161,10 @@ class DockerYard:
         """The engine needs its own to the end."""
         yield None
 
+    def remove(self, service: Service, box_id: str) -> bool:
+        """Not here: a removed container is told as a killed one is."""
+        return False
+
     def ran(self, service: Service, box_id: str) -> list[str]:
         """Not where the engine keeps it."""
         return []
@@ -172,6 +186,10 @@ def open_yard(backend: str, *, live_restore: bool = False) -> Iterator[Yard]:
     """One of that backend. live_restore: containers outlive a stopped engine."""
     if backend == "local":
         yield LocalYard()
+        return
+    if backend == "kubernetes":
+        with cluster_for_tests() as below:
+            yield KubernetesYard(below)
         return
     with engine(live_restore=live_restore) as started:
         yield DockerYard(started, load_test_image(started, name="base"))

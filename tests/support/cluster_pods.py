@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,15 @@ class Cluster:
             return False
         return True
 
+    def change(self, path: str, change: Callable[[dict[str, Any]], None]) -> None:
+        """Change an object, which others may be changing too. Raises AssertionError."""
+        for _ in range(20):
+            body = self.get(path)
+            change(body)
+            if self.replaced(path, body):
+                return
+        raise AssertionError(f"{path} would not take it")
+
     def delete(self, path: str, **options: Any) -> None:
         """An object's end; gone is fine."""
         with suppress(Refused):
@@ -125,6 +135,21 @@ class Pods:
             return False
         return any("running" in status["state"] for status in statuses)
 
+    def annotations(self, box_id: str) -> dict[str, str]:
+        """What is noted on its pod."""
+        found: dict[str, str] = self.facts(box_id)["metadata"].get("annotations") or {}
+        return found
+
+    def annotate(self, box_id: str, words: dict[str, str]) -> None:
+        """Note something on its pod, over what is there."""
+
+        def change(body: dict[str, Any]) -> None:
+            body["metadata"]["annotations"] |= words
+
+        self.cluster.change(
+            pods_path(NAMESPACE, str(self.facts(box_id)["metadata"]["name"])), change
+        )
+
     def words(self, box_id: str) -> list[str]:
         """The reasons of its events."""
         uid = self.facts(box_id)["metadata"]["uid"]
@@ -147,7 +172,7 @@ class Pods:
 
 def first_process(uid: str) -> int:
     """This machine's number of the first process in the sandbox of that pod; 0 if there is none."""
-    return next((pid for pid in _processes() if _is_first_of(pid, uid)), 0)
+    return next((pid for pid in _processes() if is_first_of(pid, uid)), 0)
 
 
 def kill_first_process(uid: str) -> bool:
@@ -155,7 +180,7 @@ def kill_first_process(uid: str) -> bool:
     pid = first_process(uid)
     with suppress(ProcessLookupError):
         pidfd = os.pidfd_open(pid) if pid else -1
-        if pidfd >= 0 and _is_first_of(pid, uid):
+        if pidfd >= 0 and is_first_of(pid, uid):
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
             os.close(pidfd)
             return True
@@ -166,7 +191,7 @@ def _processes() -> list[int]:
     return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
 
 
-def _is_first_of(pid: int, uid: str) -> bool:
+def is_first_of(pid: int, uid: str) -> bool:
     """Whether it is the guest that serves the sandbox of that pod, so that no other is ended."""
     at = Path(f"/proc/{pid}")
     with suppress(OSError):

@@ -27,6 +27,7 @@ from sandboxd.backends.protocol import (
     BoxRef,
     Capabilities,
     Death,
+    Deeds,
     Images,
     OwnedBox,
     Readings,
@@ -61,6 +62,7 @@ class DockerBackend:
         self._census = census
         self._capabilities = capabilities
         self.images: Images | None = images
+        self.deeds: Deeds | None = None
 
     def capabilities(self) -> Capabilities:
         """As probed when it was opened."""

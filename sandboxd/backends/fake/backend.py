@@ -21,6 +21,7 @@ from sandboxd.backends.protocol import (
     BoxRef,
     Capabilities,
     Death,
+    Deeds,
     Images,
     LimitKind,
     OwnedBox,
@@ -48,6 +49,7 @@ class FakeBackend:
             settings, self.faults, orders=lambda: [box.order for box in self._boxes.values()]
         )
         self.images: Images | None = self._images
+        self.deeds: Deeds | None = None
 
     def capabilities(self) -> Capabilities:
         """It bounds disk alone, and runs scripted programs as one user."""

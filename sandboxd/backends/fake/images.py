@@ -8,7 +8,7 @@ import anyio.lowlevel
 
 from sandboxd.backends.fake.faults import Faults
 from sandboxd.backends.fake.settings import FakeSettings
-from sandboxd.backends.protocol import BoxOrder, Image, ImageState
+from sandboxd.backends.protocol import BoxOrder, Image, ImageState, Wanted
 from sandboxd.errors import SandboxdError
 from sandboxd.wire.codes import ErrorCode
 
@@ -24,7 +24,7 @@ class FakeImages:
         self._orders = orders
         self._used_at: dict[str, float | None] = {}
         self._coming: set[str] = set()
-        self._templates: Callable[[], Mapping[str, bool]] = dict
+        self._templates: Callable[[], Mapping[str, Wanted]] = dict
         self._tell: Callable[[str], None] = lambda _: None
 
     def use(self, reference: str) -> None:
@@ -53,7 +53,7 @@ class FakeImages:
             self._coming.discard(reference)
         return self._image(reference)
 
-    def wanted_by(self, templates: Callable[[], Mapping[str, bool]]) -> None:
+    def wanted_by(self, templates: Callable[[], Mapping[str, Wanted]]) -> None:
         """See the protocol."""
         self._templates = templates
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from functools import partial
 
 from anyio.abc import ByteStream
 
+from sandboxd.backends.kubernetes.deeds import PodDeeds
+from sandboxd.backends.kubernetes.imaging.images import KubernetesImages
 from sandboxd.backends.kubernetes.making import Maker
 from sandboxd.backends.kubernetes.offering import refuse
 from sandboxd.backends.kubernetes.reaching.short_calls import read_guest
@@ -25,37 +28,50 @@ from sandboxd.backends.protocol import (
     BoxRef,
     Capabilities,
     Death,
+    Deeds,
     Images,
     OwnedBox,
     Readings,
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sight:
+    """What is known of an installation's pods."""
+
+    book: PodBook
+    roster: Roster
+    judge: Judge
+    census: Census
+
+
 class KubernetesBackend:
     """Boxes as pods of one namespace. Made by `open_kubernetes` alone."""
 
     name = NAME
-    images: Images | None = None  # nodes keep them
 
     def __init__(
         self,
         *,
         maker: Maker,
         remover: Remover,
-        roster: Roster,
-        book: PodBook,
-        judge: Judge,
+        sight: Sight,
         reach: Reach,
-        census: Census,
+        deeds: PodDeeds,
+        images: KubernetesImages | None,
         capabilities: Capabilities,
     ) -> None:
+        self.deeds: Deeds | None = deeds
+        self._pod_deeds = deeds
+        self.images: Images | None = images
+        self._pod_images = images
         self._maker = maker
         self._remover = remover
-        self._roster = roster
-        self._book = book
-        self._judge = judge
+        self._roster = sight.roster
+        self._book = sight.book
+        self._judge = sight.judge
+        self._census = sight.census
         self._reach = reach
-        self._census = census
         self._capabilities = capabilities
 
     def capabilities(self) -> Capabilities:
@@ -65,12 +81,18 @@ class KubernetesBackend:
     async def make(self, order: BoxOrder) -> BoxRef:
         """Make a box; see the protocol."""
         refuse(order.spec, self._capabilities)
-        pod = await self._maker.make(order)
-        return reference(self._roster.add(pod).record)
+        pod, stream = await self._maker.make(order)
+        if self._pod_images is not None:
+            self._pod_images.use(order.spec.image)
+        box = self._roster.add(pod)
+        if stream is not None:
+            box.first.put(stream)
+        return reference(box.record)
 
     async def dispose(self, ref: BoxRef) -> None:
         """Remove a box; see the protocol."""
         record = record_of_reference(ref)
+        self._pod_deeds.drop(ref.box_id)
         await self._remover.remove(ref.box_id, record.name, uid=record.uid)
 
     async def dispose_remains(self, box_id: str) -> None:
@@ -95,6 +117,9 @@ class KubernetesBackend:
         box = await self._find(ref)
         if box is None or box.gone.is_set():
             raise lost(box.death if box else await self.look(ref))
+        kept = box.first.take()
+        if kept is not None:
+            return kept
         return await connect_proven(
             box,
             partial(self._reach.dial, box.record),

@@ -7,12 +7,14 @@ from base64 import b64encode
 from dataclasses import dataclass
 from typing import Any
 
+from sandboxd.backends.kubernetes.guest_volume import image_volume
 from sandboxd.backends.kubernetes.objects import (
     ISOLATED,
     annotations_of,
     labels_of,
     object_name,
 )
+from sandboxd.backends.kubernetes.settings import GuestVolume
 from sandboxd.backends.kubernetes.talking.server import Json
 from sandboxd.backends.protocol import BoxOrder
 from sandboxd.guest.inside import (
@@ -31,6 +33,7 @@ TOKEN_KEY = "token"  # noqa: S105 - of a secret, not one
 _VOLUME = "guest"  # what the two share: the program and the token
 _VOLUME_AT = "/guest"
 _PROGRAM, _SHARED = "program", "shared"  # in it
+_PROGRAM_VOLUME, _PROGRAM_NAME = "program", "sandbox-guest"  # where the program is a volume
 _GUEST_MB = 16  # of it, beside what the sandbox may write
 _LEGACY = "/dev/termination-log"  # what a node reads once the guest has ended
 _PULL = {"missing": "IfNotPresent", "always": "Always", "never": "Never"}
@@ -41,7 +44,7 @@ class PodPlan:
     """One box, as the cluster must see it.
 
     arguments: for the guest's `serve`. token: of the guest. isolated: on no network.
-    cpu_request, memory_request: as in KubernetesSettings.
+    guest_volume: how the program comes. cpu_request, memory_request: as in KubernetesSettings.
     """
 
     order: BoxOrder
@@ -50,9 +53,16 @@ class PodPlan:
     guest_image: str
     token: str
     arguments: tuple[str, ...] = ()
+    guest_volume: GuestVolume = "copy"
     cpu_request: float = 1.0
     memory_request: float = 1.0
     orphan_s: float = 3600.0
+
+    @property
+    def program(self) -> str:
+        """The guest's program, as the sandbox sees it."""
+        is_copy = self.guest_volume == "copy"
+        return GUEST_INSIDE if is_copy else f"{GUEST_INSIDE}/{_PROGRAM_NAME}"
 
     @property
     def name(self) -> str:
@@ -120,14 +130,16 @@ def merged(under: Any, over: Any) -> Any:
 
 
 def _guest(plan: PodPlan) -> Json:
-    """Puts the guest's program and its token where the sandbox finds them, and ends."""
+    """Puts the token, and the guest's program, where the sandbox finds them, and ends."""
+    is_copy = plan.guest_volume == "copy"
+    program = ("--program", f"{_VOLUME_AT}/{_PROGRAM}") if is_copy else ()
     return {
         "name": GUEST,
         "image": plan.guest_image,
         "imagePullPolicy": "IfNotPresent",
         "command": ["/sandbox-guest"],
         "args": [
-            *("install", "--program", f"{_VOLUME_AT}/{_PROGRAM}"),
+            *("install", *program),
             *("--token-file", f"{_VOLUME_AT}/{_SHARED}/token"),
         ],
         "env": [
@@ -156,7 +168,7 @@ def _sandbox(plan: PodPlan) -> Json:
         "name": SANDBOX,
         "image": spec.image,
         "imagePullPolicy": _PULL[spec.pull],
-        "command": [GUEST_INSIDE],
+        "command": [plan.program],
         "args": [
             *("serve", "--listen", f":{GUEST_PORT}", "--token-file", f"{SHARED_INSIDE}/token"),
             *plan.arguments,
@@ -178,7 +190,7 @@ def _sandbox(plan: PodPlan) -> Json:
             "capabilities": {"drop": ["ALL"], "add": list(KEPT_CAPABILITIES)},
         },
         "volumeMounts": [
-            _own(GUEST_INSIDE, _PROGRAM, read_only=True),
+            _program_mount(plan),
             _own(SHARED_INSIDE, _SHARED),
             {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - inside the sandbox
             *(_mount(number, mount) for number, mount in enumerate(spec.mounts)),
@@ -206,6 +218,12 @@ def _resources(plan: PodPlan) -> Json:
     }
 
 
+def _program_mount(plan: PodPlan) -> Json:
+    if plan.guest_volume == "copy":
+        return _own(GUEST_INSIDE, _PROGRAM, read_only=True)
+    return {"name": _PROGRAM_VOLUME, "mountPath": GUEST_INSIDE, "readOnly": True}
+
+
 def _own(path: str, part: str, *, read_only: bool = False) -> Json:
     return {"name": _VOLUME, "mountPath": path, "subPath": part, "readOnly": read_only}
 
@@ -218,8 +236,10 @@ def _volumes(plan: PodPlan) -> list[Json]:
     spec = plan.order.spec
     shm_mb = spec.shm_mb or max(spec.resources.memory_mb // 2, 1)
     shm = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{shm_mb}Mi"}}
+    is_copy = plan.guest_volume == "copy"
     return [
         shm,
+        *(() if is_copy else (image_volume(_PROGRAM_VOLUME, plan.guest_image),)),
         *(
             {"name": f"mount-{number}", "hostPath": {"path": mount.source}}
             for number, mount in enumerate(spec.mounts)

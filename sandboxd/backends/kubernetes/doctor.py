@@ -24,13 +24,15 @@ MEND_ROLE = "give the daemon's account the role of docs/kubernetes.md"
 _OLDEST = (1, 27)
 _VERSION = re.compile(r"v?(\d+)\.(\d+)")
 _NETWORKING = "networking.k8s.io"
+Rights = tuple[tuple[str, str, tuple[str, ...]], ...]
 # Group, resource and verbs of what every daemon does in its namespace.
-_RIGHTS = (
-    ("", "pods", ("create", "get", "list", "watch", "delete")),
+_RIGHTS: Rights = (
+    ("", "pods", ("create", "get", "list", "watch", "patch", "delete")),
     ("", "secrets", ("create", "list", "delete")),
     ("", "events", ("list",)),
     (_NETWORKING, "networkpolicies", ("create", "update", "delete")),
 )
+_PREFETCHING = (("apps", "daemonsets", ("create", "list", "delete")),)
 _FORWARDING = (("", "pods/portforward", ("create", "get")),)
 
 
@@ -54,7 +56,7 @@ def _cluster(
 ) -> Iterator[Finding]:
     namespace = settings.namespace or access.namespace
     yield _version(access)
-    missing = _missing_rights(access, namespace, forwards=_forwards(access, settings))
+    missing = _missing_rights(access, namespace, _rights(access, settings))
     if missing:
         detail = f"in namespace {namespace} our account may not {', '.join(missing)}"
         yield gap("rights", detail, MEND_ROLE, vital=True)
@@ -81,8 +83,15 @@ def _forwards(access: Access, settings: KubernetesSettings) -> bool:
     return settings.guest == "forward" or (settings.guest == "auto" and not access.inside)
 
 
-def _missing_rights(access: Access, namespace: str, *, forwards: bool) -> list[str]:
-    wanted = (*_RIGHTS, *(_FORWARDING if forwards else ()))
+def _rights(access: Access, settings: KubernetesSettings) -> Rights:
+    return (
+        *_RIGHTS,
+        *(_FORWARDING if _forwards(access, settings) else ()),
+        *(_PREFETCHING if settings.prefetch_images else ()),
+    )
+
+
+def _missing_rights(access: Access, namespace: str, wanted: Rights) -> list[str]:
     return [
         f"{verb} {resource}"
         for group, resource, verbs in wanted

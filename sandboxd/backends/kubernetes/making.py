@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import anyio
+from anyio.abc import ByteStream
 
 from sandboxd.backends.kubernetes.creating import PodPlan, pod_body, secret_body
 from sandboxd.backends.kubernetes.objects import object_name, pods_path, secrets_path
@@ -23,7 +24,7 @@ from sandboxd.backends.kubernetes.refusals import (
     trouble_of,
 )
 from sandboxd.backends.kubernetes.removing import Remover
-from sandboxd.backends.kubernetes.settings import KubernetesSettings
+from sandboxd.backends.kubernetes.settings import GuestVolume, KubernetesSettings
 from sandboxd.backends.kubernetes.talking.server import ApiServer, Refused
 from sandboxd.backends.kubernetes.watching.book import PodBook
 from sandboxd.backends.kubernetes.watching.judging import Judge
@@ -36,6 +37,7 @@ from sandboxd.wire.codes import ErrorCode
 
 _CREATE_S = 20.0  # what a cancelled make still waits for the answer to what it began
 _CLEANUP_S = 25.0
+_CANCELLED_S = 6.0
 _STUCK_S = 20.0  # that a node may fail at what it tries again
 _CONFLICT = 409
 
@@ -47,6 +49,7 @@ class Ground:
     settings: KubernetesSettings
     namespace: str
     token_of: Callable[[str], str]
+    guest_volume: GuestVolume = "copy"
 
 
 @dataclass(slots=True)
@@ -79,8 +82,9 @@ class Maker:
         self._starting = anyio.Semaphore(ground.settings.starting)
         self._tag = ground.settings.tag
 
-    async def make(self, order: BoxOrder) -> Pod:
-        """Make a box and wait for its guest: its pod.
+    async def make(self, order: BoxOrder) -> tuple[Pod, ByteStream | None]:
+        """Make a box and wait for its guest: its pod, and the proven stream, the caller's to close,
+        if such are kept.
 
         Raises as `Backend.make`. Failed or cancelled: what there is of it is removed, or found by
         its label.
@@ -96,6 +100,10 @@ class Maker:
                 late = await self._too_late(plan, patience_s)
                 await self._clean_up(order.box_id, progress)
                 raise late from error
+            except anyio.get_cancelled_exc_class():
+                # A daemon that stops has no time for what its nodes do meanwhile.
+                await self._clean_up(order.box_id, progress, within_s=_CANCELLED_S)
+                raise
             except BaseException:
                 await self._clean_up(order.box_id, progress)
                 raise
@@ -109,24 +117,32 @@ class Maker:
             guest_image=settings.guest_image,
             token=self._ground.token_of(order.box_id),
             arguments=self._reach.arguments,
+            guest_volume=self._ground.guest_volume,
             cpu_request=settings.cpu_request,
             memory_request=settings.memory_request,
             orphan_s=settings.orphan_s,
         )
 
-    async def _bring_up(self, plan: PodPlan, progress: _Progress) -> Pod:
+    async def _bring_up(self, plan: PodPlan, progress: _Progress) -> tuple[Pod, ByteStream | None]:
         created = await self._create(plan, progress)
         pod = await self._await_start(plan, created.uid)
         record = record_of_pod(pod)
         try:
-            await wait_until_proven(
+            stream = await wait_until_proven(
                 partial(self._reach.dial, record), lives=partial(self._lives, record)
             )
         except EndedEarly:
             death = await self._judge.examine(record)
             raise ended_early(death, plan.order.spec.image) from None
-        await self._remover.remove_secret(plan.name)
-        return self._book.get(plan.name) or pod
+        try:
+            await self._remover.remove_secret(plan.name)
+            if not self._reach.keeps_lines:
+                await anyio.aclose_forcefully(stream)
+        except BaseException:
+            await anyio.aclose_forcefully(stream)
+            raise
+        kept = stream if self._reach.keeps_lines else None
+        return self._book.get(plan.name) or pod, kept
 
     async def _lives(self, record: BoxRecord) -> bool:
         pod = self._book.get(record.name) if self._book.flows else await self._judge.find(record)
@@ -199,9 +215,11 @@ class Maker:
         image = plan.order.spec.image
         return stuck(pod, image, plan.guest_image, words=words, patience_s=patience_s)
 
-    async def _clean_up(self, box_id: str, progress: _Progress) -> None:
+    async def _clean_up(
+        self, box_id: str, progress: _Progress, *, within_s: float = _CLEANUP_S
+    ) -> None:
         """Only what we made: a box of the same id may be another's."""
-        with anyio.move_on_after(_CLEANUP_S, shield=True), suppress(SandboxdError):
+        with anyio.move_on_after(within_s, shield=True), suppress(SandboxdError):
             if progress.pod:
                 await self._remover.remove(box_id)
             elif progress.secret:

@@ -17,6 +17,9 @@ INSTALLATION = "sandboxd/installation"
 BOX = "sandboxd/box"
 ISOLATED = "sandboxd/isolated"  # on pods that are on no network
 OWNER = "app.kubernetes.io/managed-by"
+LEASE = "sandboxd/lease"  # an annotation: which lease has the pod
+_RUN = "sandboxd/run"
+_GROUP = "sandboxd/group"
 _MEMORY = "sandboxd/memory-bytes"
 _DISK = "sandboxd/disk-bytes"
 _ORDER = "sandboxd/label."
@@ -59,6 +62,12 @@ def order_labels(annotations: Mapping[str, str]) -> dict[str, str]:
         for name, value in annotations.items()
         if name.startswith(_ORDER)
     }
+
+
+def deed_of(*, lease_id: str, run_id: str, group_id: str) -> dict[str, str]:
+    """The annotations that say which lease has a pod, and with which others."""
+    words = {LEASE: lease_id, _RUN: run_id, _GROUP: group_id}
+    return {name: value for name, value in words.items() if value}
 
 
 def limits_of(annotations: Mapping[str, str]) -> tuple[int, int]:

@@ -8,7 +8,10 @@ from functools import partial
 
 import anyio
 
-from sandboxd.backends.kubernetes.backend import KubernetesBackend
+from sandboxd.backends.kubernetes.backend import KubernetesBackend, Sight
+from sandboxd.backends.kubernetes.deeds import PodDeeds
+from sandboxd.backends.kubernetes.guest_volume import choose_guest_volume
+from sandboxd.backends.kubernetes.imaging.keeping import keep_images
 from sandboxd.backends.kubernetes.making import Ground, Maker
 from sandboxd.backends.kubernetes.network.keeping import keep_policies
 from sandboxd.backends.kubernetes.offering import Surroundings, capabilities_of
@@ -67,11 +70,16 @@ async def _opened(
     runtimes = await runtime_classes(server)
     token_of = partial(guest_token, settings.secret)
     reach = choose_reach(server, settings, namespace=namespace, token_of=token_of)
-    ground = Ground(settings=settings, namespace=namespace, token_of=token_of)
+    volume = await choose_guest_volume(server, settings, namespace=namespace, version=version)
+    ground = Ground(settings=settings, namespace=namespace, token_of=token_of, guest_volume=volume)
     async with (
         keep_policies(server, settings, namespace=namespace) as network,
         _watched(server, settings, namespace) as (book, feed, roster, judge),
+        keep_images(server, book, settings, namespace=namespace) as images,
+        background() as tasks,
     ):
+        deeds = PodDeeds(server, namespace=namespace)
+        tasks.start_soon(deeds.run, name="deeds of pods")
         remover = Remover(
             server,
             roster,
@@ -82,21 +90,16 @@ async def _opened(
         )
         maker = Maker(server, ground=ground, reach=reach, book=book, judge=judge, remover=remover)
         found = Surroundings(runtimes=runtimes, enforced=network.enforced, version=version)
+        census = Census(
+            server, roster, book, feed, namespace=namespace, installation=settings.installation
+        )
         yield KubernetesBackend(
             maker=maker,
             remover=remover,
-            roster=roster,
-            book=book,
-            judge=judge,
+            sight=Sight(book=book, roster=roster, judge=judge, census=census),
             reach=reach,
-            census=Census(
-                server,
-                roster,
-                book,
-                feed,
-                namespace=namespace,
-                installation=settings.installation,
-            ),
+            deeds=deeds,
+            images=images,
             capabilities=capabilities_of(settings, found),
         )
         network.is_needed = not book.flows or bool(book.all())

@@ -36,8 +36,9 @@ class Waiting:
 class Pod:
     """One pod of ours.
 
-    address: its IP, empty until it has one. runs: the sandbox's container does. end: of it, once
-    it has ended; guest_end: of the one before it. waiting: what is not running yet, and why.
+    image: what its sandbox is made of. address: its IP, empty until it has one. runs: the sandbox's
+    container does. end: of it, once it has ended; guest_end: of the one before it. waiting: what is
+    not running yet, and why.
     unschedulable: the scheduler's words where no node takes it. deleted_at: when somebody asked
     for its end, empty if nobody did. reason, message: of the pod as a whole, as for an eviction.
     disruption: why something other than its own programs ends it.
@@ -50,6 +51,7 @@ class Pod:
     annotations: Mapping[str, str] = field(default_factory=dict)
     phase: str = ""
     node: str = ""
+    image: str = ""
     address: str = ""
     runs: bool = False
     end: ContainerEnd | None = None
@@ -79,7 +81,7 @@ class Pod:
 
 def pod_from(body: Json) -> Pod:
     """From the server's JSON."""
-    meta, status = body["metadata"], body.get("status") or {}
+    meta, status, spec = body["metadata"], body.get("status") or {}, body.get("spec") or {}
     conditions = {str(each.get("type")): each for each in status.get("conditions") or ()}
     main = _status(status.get("containerStatuses"), SANDBOX)
     guest = _status(status.get("initContainerStatuses"), GUEST)
@@ -91,7 +93,8 @@ def pod_from(body: Json) -> Pod:
         labels=labels,
         annotations=meta.get("annotations") or {},
         phase=str(status.get("phase") or ""),
-        node=str((body.get("spec") or {}).get("nodeName") or ""),
+        node=str(spec.get("nodeName") or ""),
+        image=str(_status(spec.get("containers"), SANDBOX).get("image") or ""),
         address=str(status.get("podIP") or ""),
         runs="running" in _state(main),
         end=_end(main),

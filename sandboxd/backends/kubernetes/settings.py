@@ -10,6 +10,8 @@ from typing import Literal
 from sandboxd.backends.parts.installation import refuse_odd_installation
 
 Way = Literal["auto", "address", "forward"]
+GuestVolume = Literal["copy", "image"]
+GuestVolumeWord = Literal["auto", "copy", "image"]
 PolicyWord = Literal["probe", "enforced", "none"]
 
 _LABEL_CHARS = 63  # that the value of a label may have
@@ -22,11 +24,13 @@ class KubernetesSettings:
     guest_image: where pods get the guest agent from. namespace: empty: that of the credentials.
     kubeconfig, context: None and empty: the pod's own account, else KUBECONFIG and its own choice.
     guest: how guests are reached: at their pods' addresses, or through the API server.
+    guest_volume: how the guest's program gets into pods; `auto`: as an image if that can be had.
     network_policy: whether the cluster enforces network policies; `probe` finds out.
     from_addresses: ranges from which guests are reached; empty: our own address.
     starting: pods that start at once. ready_timeout_s: for a pod's guest to answer.
     unschedulable_s: that a pod which no node takes waits for one.
     cpu_request, memory_request: parts of a limit that are asked of the scheduler, from 0 to 1.
+    prefetch_images: whether nodes are to have what templates name before its first pod.
     orphan_s: without a word, after which a box that is not leased ends itself.
     allow_images: patterns of what callers may name beside the images of templates.
     secret: for the tokens of guests.
@@ -38,6 +42,7 @@ class KubernetesSettings:
     kubeconfig: Path | None = None
     context: str = ""
     guest: Way = "auto"
+    guest_volume: GuestVolumeWord = "auto"
     network_policy: PolicyWord = "probe"
     from_addresses: tuple[str, ...] = ()
     starting: int = 16
@@ -45,6 +50,7 @@ class KubernetesSettings:
     unschedulable_s: float = 30.0
     cpu_request: float = 1.0
     memory_request: float = 1.0
+    prefetch_images: bool = False
     orphan_s: float = 3600.0
     allow_images: tuple[str, ...] = ()
     secret: bytes = field(default=b"", repr=False)

@@ -25,6 +25,7 @@ from sandboxd.backends.protocol import (
     BoxRef,
     Capabilities,
     Death,
+    Deeds,
     Images,
     OwnedBox,
     Readings,
@@ -61,6 +62,7 @@ class LocalBackend:
         self._roots = roots
         self._seen = RootsSeen(roots, living=lambda: {box.box_id for box in roster.living()})
         self.images: Images | None = self._seen
+        self.deeds: Deeds | None = None
         self._capabilities = capabilities
         self._ready_timeout_s = ready_timeout_s
         self._maker = maker

@@ -9,7 +9,7 @@ from pathlib import Path
 from anyio import to_thread
 
 from sandboxd.backends.local.launching.roots import HOST_IMAGE, Roots
-from sandboxd.backends.protocol import Image, ImageState
+from sandboxd.backends.protocol import Image, ImageState, Wanted
 from sandboxd.clock import Clock, SystemClock
 
 _MAX_SEEN = 1024
@@ -31,7 +31,7 @@ class RootsSeen:
         self._clock = clock or SystemClock()
         self._used_at: OrderedDict[str, float | None] = OrderedDict({HOST_IMAGE: None})
         self._boxes: dict[str, str] = {}  # box id to image
-        self._templates: Callable[[], Mapping[str, bool]] = dict
+        self._templates: Callable[[], Mapping[str, Wanted]] = dict
 
     def made(self, box_id: str, image: str) -> None:
         """A box was made of an image."""
@@ -53,7 +53,7 @@ class RootsSeen:
         self._forget_the_gone()
         return self._image(reference, "")
 
-    def wanted_by(self, templates: Callable[[], Mapping[str, bool]]) -> None:
+    def wanted_by(self, templates: Callable[[], Mapping[str, Wanted]]) -> None:
         """See the protocol."""
         self._templates = templates
 

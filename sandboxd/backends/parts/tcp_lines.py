@@ -34,21 +34,21 @@ class Reached(Protocol):
     death: Death | None
 
 
-async def wait_until_proven(dial: Dial, *, lives: Lives) -> None:
-    """Until the guest has proven itself; the deadline is the caller's. Raises EndedEarly."""
+async def wait_until_proven(dial: Dial, *, lives: Lives) -> ByteStream:
+    """Until the guest has proven itself: the stream; the deadline is the caller's.
+
+    Raises EndedEarly.
+    """
     next_look = anyio.current_time() + _LOOK_EVERY_S
     while True:
         try:
-            stream = await dial()
+            return await dial()
         except (OSError, NotProven):  # nobody yet, or somebody else's proxy before it
             if anyio.current_time() > next_look:
                 next_look = anyio.current_time() + _LOOK_EVERY_S
                 if not await lives():
                     raise EndedEarly from None
             await anyio.sleep(_STEP_S)
-        else:
-            await anyio.aclose_forcefully(stream)
-            return
 
 
 async def connect_proven(

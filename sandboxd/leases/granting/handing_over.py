@@ -11,6 +11,7 @@ from sandboxd.egress.environment import proxy_env
 from sandboxd.errors import SandboxdError
 from sandboxd.guest.line import GuestLost
 from sandboxd.leases.back_office import CALL_S, GUEST_GRACE_S, BackOffice
+from sandboxd.leases.deeds import note_deed
 from sandboxd.leases.endings import Endings
 from sandboxd.leases.tenancy import Tenancy
 from sandboxd.leases.terms import LeaseOrder, unfit
@@ -133,6 +134,7 @@ class HandingOver:
         )
         log.info("lease.granted", sandbox_id=lease.id, pool=pool, warm=lease.warm)
         tenancy.settled.set()
+        note_deed(self._office.backend, lease)
         self._office.alarm.by(min(tenancy.warn_at or hard_at, tenancy.idle_at or hard_at))
         if tenancy.unwanted is not None:
             self._endings.end(tenancy, tenancy.unwanted, detail=tenancy.unwanted_because)

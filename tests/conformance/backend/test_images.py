@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from sandboxd.backends.protocol import Backend, BoxRef, Image, Images, ImageState
+from sandboxd.backends.protocol import Backend, BoxRef, Image, Images, ImageState, Wanted
 from sandboxd.errors import SandboxdError
 from sandboxd.model.template import BoxSpec
 from sandboxd.wire.codes import ErrorCode, Fault
@@ -49,8 +49,10 @@ async def test_prefetching_what_is_here_is_success_under_the_name_that_was_asked
 async def test_what_templates_name_is_listed_before_its_first_box(
     images: Images, spec: BoxSpec
 ) -> None:
-    images.wanted_by(lambda: {spec.image: True})
+    wanted = Wanted(stocked=True, pods=frozenset({spec.pod}))
+    images.wanted_by(lambda: {spec.image: wanted})
     with anyio.fail_after(30):
+        await images.prefetch(spec.image)
         listed = await images.list_images()
     assert [(image.state, image.in_use) for image in listed] == [(ImageState.PRESENT, 0)]
 

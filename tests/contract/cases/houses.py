@@ -187,16 +187,18 @@ def house(
     pool: str = "ready = 2, max = 40",
     template: str = "",
     more: str = "",
+    table: str = "",
     port: int = 0,
 ) -> Iterator[House]:
     """A started daemon with one template `python`; at the end nothing of it is left.
 
-    pool, template, more: TOML, inside and below the template. port: 0 for another at each start.
+    pool, template, more: TOML, inside and below the template. table: more TOML of the backend's own
+    table, where there is one. port: 0 for another at each start.
     """
     column = column_of(below)
     text = _TEMPLATE.format(image=json.dumps(column.image), pool=pool, template=template)
     with service(
-        folder, backend=column.backend, config=column.table + text + more, port=port
+        folder, backend=column.backend, config=column.table + table + text + more, port=port
     ) as running:
         opened = House(running, below)
         yield opened

@@ -189,12 +189,7 @@ async def refusal_of(backend: KubernetesBackend, *, within_s: float) -> str:
 
 def _finalizers(server: Cluster, path: str, names: list[str]) -> None:
     """Whoever holds an object back from going."""
-    for _ in range(20):
-        body = server.get(path)
-        body["metadata"]["finalizers"] = names
-        if server.replaced(path, body):
-            return
-    raise AssertionError(f"{path} would not take {names}")
+    server.change(path, lambda body: body["metadata"].update(finalizers=names))
 
 
 def _account(server: Cluster, name: str) -> tuple[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import anyio
 import pytest
@@ -13,6 +14,8 @@ from sandboxd.model.template import BoxSpec, Network, PodOptions
 from sandboxd.wire.codes import ErrorCode, Fault
 from tests.support.cluster import TestCluster
 from tests.support.cluster_boxes import backend_on, order, spec
+from tests.support.registry import missing as registry_missing
+from tests.support.registry import registry
 
 pytestmark = [pytest.mark.anyio, pytest.mark.kubernetes, pytest.mark.timeout(120)]
 
@@ -41,6 +44,33 @@ async def test_a_selector_that_no_node_meets_is_named(cluster: TestCluster) -> N
     error = await refused(cluster, spec(pod=pod), unschedulable_s=1.0)
     assert error.code is ErrorCode.CAPACITY
     assert "0/1 nodes are available" in error.detail
+
+
+@pytest.mark.requirement("K8-04")
+@pytest.mark.skipif(bool(registry_missing()), reason=registry_missing())
+async def test_an_image_that_its_registry_does_not_have_is_the_tasks_fault(
+    cluster: TestCluster, tmp_path: Path
+) -> None:
+    async with registry(tmp_path) as running:
+        await running.push("evals/one")
+        image = f"{running.address}/evals/one:nope"
+        error = await refused(cluster, spec(image))
+    assert (error.code, error.fault) == (ErrorCode.IMAGE_UNAVAILABLE, Fault.TASK)
+    assert image in error.detail
+    assert "no such image or tag" in error.detail
+
+
+@pytest.mark.requirement("K8-04")
+@pytest.mark.skipif(bool(registry_missing()), reason=registry_missing())
+async def test_a_pull_secret_that_is_not_there_is_named_as_the_mend(
+    cluster: TestCluster, tmp_path: Path
+) -> None:
+    pod = PodOptions(fields=json.dumps({"imagePullSecrets": [{"name": "no-such"}]}))
+    async with registry(tmp_path, private=True) as running:
+        await running.push("evals/one")
+        error = await refused(cluster, spec(f"{running.address}/evals/one:latest", pod=pod))
+    assert (error.code, error.fault) == (ErrorCode.IMAGE_UNAVAILABLE, Fault.TASK)
+    assert "image_pull_secrets" in error.detail
 
 
 @pytest.mark.requirement("K8-04")

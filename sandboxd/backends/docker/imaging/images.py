@@ -17,7 +17,7 @@ from sandboxd.backends.docker.imaging.nouns import ImageFacts, ImageSettings
 from sandboxd.backends.docker.imaging.pulls import Pulls
 from sandboxd.backends.docker.imaging.shelf import OnShelf, Shelf
 from sandboxd.backends.docker.imaging.verdicts import unfit
-from sandboxd.backends.protocol import Image, ImageState
+from sandboxd.backends.protocol import Image, ImageState, Wanted
 from sandboxd.clock import Clock, SystemClock
 from sandboxd.errors import SandboxdError
 from sandboxd.model.image import ImageName, image_name, is_image_id
@@ -42,15 +42,15 @@ class DockerImages:
         self._pulls = Pulls(engine, settings, tasks, before=self._shelf.ids, arrived=self._arrived)
         self._makes: Counter[str] = Counter()  # by image id: makes under way
         self._dropping: dict[str, anyio.Event] = {}
-        self._stocked: Callable[[], Mapping[str, bool]] = dict
+        self._wanted: Callable[[], Mapping[str, Wanted]] = dict
         self._tell: Callable[[str], None] = lambda _: None
         self._tidy = anyio.Event()
         # One tidying at a time: two would count the same excess, and drop twice as much.
         self._tidying = anyio.Lock()
 
-    def wanted_by(self, templates: Callable[[], Mapping[str, bool]]) -> None:
-        """Say who knows what templates name: each image, and whether its pool keeps stock."""
-        self._stocked = templates
+    def wanted_by(self, templates: Callable[[], Mapping[str, Wanted]]) -> None:
+        """See the protocol."""
+        self._wanted = templates
 
     def when_pulled(self, call: Callable[[str], None]) -> None:
         """See the protocol."""
@@ -188,7 +188,7 @@ class DockerImages:
         if not self._settings.disk_mb:
             return []
         users = await self._shelf.users()
-        stocked = (whole(reference) for reference, stock in self._stocked().items() if stock)
+        stocked = (whole(name) for name, want in self._wanted().items() if want.stocked)
         return to_drop(
             self._ledger.entries(),
             shelf,
@@ -213,7 +213,7 @@ class DockerImages:
 
     def _known_names(self) -> set[str]:
         used = {name for entry in self._ledger.entries() for name in entry.names}
-        return used | {whole(reference) for reference in self._stocked()}
+        return used | {whole(reference) for reference in self._wanted()}
 
     def _used_at(self, image_id: str) -> float | None:
         entry = self._ledger.get(image_id)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import anyio
 from anyio import to_thread
 from anyio.abc import ByteStream
 
@@ -94,7 +95,8 @@ class TcpReach:
 
     async def wait_for_guest(self, record: BoxRecord) -> None:
         """Until it has proven itself. Raises EndedEarly."""
-        await wait_until_proven(partial(self._dial, record), lives=partial(self._lives, record))
+        dial, lives = partial(self._dial, record), partial(self._lives, record)
+        await anyio.aclose_forcefully(await wait_until_proven(dial, lives=lives))
 
     async def connect(self, box: LivingBox) -> ByteStream:
         """A proven stream; see `connect_proven`."""

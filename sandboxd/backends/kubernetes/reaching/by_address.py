@@ -14,6 +14,8 @@ class AddressReach:
     """Guests that are dialled directly."""
 
     arguments: tuple[str, ...] = ()
+    # For a descriptor each, whoever leases a box need not wait for its guest to prove itself.
+    keeps_lines = True
     mend = (
         "is this machine in the cluster's network, and does no policy keep it out? "
         '`backend.kubernetes.guest = "forward"` goes through the API server'

@@ -26,6 +26,7 @@ class ForwardReach:
 
     # What a node forwards comes from inside the pod, as far as the guest can see.
     arguments: tuple[str, ...] = ("--allow-local-peers",)
+    keeps_lines = False  # each open line is the API server's to carry, and its node's
     mend = "is its node up, and may our account create `pods/portforward`?"
 
     def __init__(

@@ -12,11 +12,13 @@ from sandboxd.backends.kubernetes.records import BoxRecord
 class Reach(Protocol):
     """One way to guests, the same for all boxes of a daemon.
 
-    arguments: what the guest's `serve` is told besides. mend: what a person can look at where a
-    living box is out of reach.
+    arguments: what the guest's `serve` is told besides. keeps_lines: whether the line on which a
+    guest proved itself at its start is kept for its first caller. mend: what a person can look at
+    where a living box is out of reach.
     """
 
     arguments: tuple[str, ...]
+    keeps_lines: bool
     mend: str
 
     async def dial(self, record: BoxRecord) -> ByteStream:

@@ -102,6 +102,10 @@ class ApiServer:
         """Another in an object's place."""
         return await self.call("PUT", path, body=body)
 
+    async def patch(self, path: str, body: Json) -> Json:
+        """Parts of an object: tables are merged, all else is replaced."""
+        return await self.call("PATCH", path, body=body)
+
     async def delete(self, path: str, *, grace_s: int | None = None, uid: str = "") -> None:
         """Ask for an object's end; gone already is success. uid: of no other than that one."""
         body: Json = {"apiVersion": "v1", "kind": "DeleteOptions"}
@@ -186,7 +190,8 @@ def request(
     try:
         headers = {"Accept": "application/json", **headers_for(access)}
         if body is not None:
-            headers["Content-Type"] = "application/json"
+            merges = method == "PATCH"
+            headers["Content-Type"] = f"application/{'merge-patch+' if merges else ''}json"
         answer = access.api.rest_client.request(
             method,
             url_of(access, path, query),

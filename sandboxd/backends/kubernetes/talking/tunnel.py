@@ -64,14 +64,22 @@ async def _connect(access: Access) -> ByteStream:
         plain = await anyio.connect_tcp(host, port)
         if url.scheme != "https":
             return plain
-        context = await to_thread.run_sync(_context, access.api.configuration)
-        name = access.api.configuration.tls_server_name or host
         try:
-            return await TLSStream.wrap(
-                plain, hostname=name, ssl_context=context, standard_compatible=False
-            )
-        except (ssl.SSLError, anyio.EndOfStream, anyio.BrokenResourceError) as error:
-            raise ConnectionResetError(f"the API server's TLS: {error}") from error
+            return await _secured(plain, access.api.configuration, host=host)
+        except BaseException:  # the library leaves it open, whatever went wrong
+            await anyio.aclose_forcefully(plain)
+            raise
+
+
+async def _secured(plain: ByteStream, configuration: Configuration, *, host: str) -> ByteStream:
+    context = await to_thread.run_sync(_context, configuration)
+    name = configuration.tls_server_name or host
+    try:
+        return await TLSStream.wrap(
+            plain, hostname=name, ssl_context=context, standard_compatible=False
+        )
+    except (ssl.SSLError, anyio.EndOfStream, anyio.BrokenResourceError) as error:
+        raise ConnectionResetError(f"the API server's TLS: {error}") from error
 
 
 def _context(configuration: Configuration) -> ssl.SSLContext:

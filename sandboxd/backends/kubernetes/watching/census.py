@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sandboxd.backends.kubernetes.objects import BOX, order_labels, secrets_path, selector
+from sandboxd.backends.kubernetes.objects import BOX, LEASE, order_labels, secrets_path, selector
 from sandboxd.backends.kubernetes.pods import Pod
 from sandboxd.backends.kubernetes.records import record_of_pod, reference
 from sandboxd.backends.kubernetes.talking.server import ApiServer, Json, Refused, refused_call
@@ -55,7 +55,13 @@ class Census:
         watched = box is not None and box.record.uid == pod.uid
         record = box.record if box is not None and watched else record_of_pod(pod)
         alive = pod.lives and not (box is not None and watched and box.is_dead)
-        return OwnedBox(box_id=pod.box_id, labels=ordered, ref=reference(record), alive=alive)
+        return OwnedBox(
+            box_id=pod.box_id,
+            labels=ordered,
+            ref=reference(record),
+            alive=alive,
+            lease_id=pod.annotations.get(LEASE, ""),
+        )
 
 
 def _remains(secret: Json) -> OwnedBox:

@@ -12,6 +12,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from sandboxd.backends.kubernetes.pods import Pod
+from sandboxd.backends.kubernetes.reaching.first_line import FirstLine
 from sandboxd.backends.kubernetes.records import BoxRecord, record_of_pod
 from sandboxd.backends.kubernetes.watching.book import PodBook
 from sandboxd.backends.parts.roll import Roll
@@ -23,7 +24,8 @@ class LivingBox:
     """A box under watch.
 
     pod: as it was last told. over: set once nothing in it runs any more. removed: its pod is gone.
-    is_ours: being removed at a caller's wish, which is no death to tell.
+    is_ours: being removed at a caller's wish, which is no death to tell. first: a line to its guest
+    that nobody has used.
     """
 
     record: BoxRecord
@@ -34,6 +36,7 @@ class LivingBox:
     death: Death | None = None
     is_ours: bool = False
     pidfd: int | None = None
+    first: FirstLine = field(default_factory=FirstLine)
 
     @property
     def box_id(self) -> str:
@@ -89,7 +92,10 @@ class Roster(Roll[LivingBox]):
         return box if box is not None and box.record.uid == pod.uid else None
 
     async def _until_dead(self, box: LivingBox) -> None:
-        await box.over.wait()
+        try:
+            await box.over.wait()
+        finally:
+            box.first.close()
 
     async def _cause(self, box: LivingBox) -> Death:
         return await self._examine(box.record, box)

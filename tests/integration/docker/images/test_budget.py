@@ -12,6 +12,7 @@ import pytest
 from anyio import to_thread
 
 from sandboxd.backends.docker.engine import Engine
+from sandboxd.backends.protocol import Wanted
 from tests.integration.docker.images.steps import images_of
 from tests.support.registry import (
     Registry,
@@ -40,7 +41,7 @@ async def test_what_is_used_or_wanted_or_somebody_elses_never_goes(
     names = await _push_some(shop, "contained", "making", "stocked", "tagged", "before", "spare")
     await to_thread.run_sync(engine.api.pull, names[4])
     async with images_of(engine, tmp_path, disk_mb=1) as images:
-        images.wanted_by(lambda: {names[2]: True, names[5]: False})
+        images.wanted_by(lambda: {names[2]: Wanted(stocked=True), names[5]: Wanted()})
         async with anyio.create_task_group() as tasks, _container(engine) as contain:
             ids = []
             for name in names:
