@@ -65,7 +65,9 @@ def serve(
     _raise_descriptor_limit()
     give_back_large_blocks()
     try:
-        with hold_state_dir(settings.state_dir) as state_dir:
+        with hold_state_dir(
+            settings.state_dir, installation=settings.installation
+        ) as state_dir:
             daemon = Daemon(settings, state_dir, ephemeral=ephemeral, reload=reload)
             return anyio.run(daemon.run, backend_options={"use_uvloop": True})
     except (SandboxdError, BaseExceptionGroup) as error:

@@ -51,10 +51,16 @@ class Swept:
 def sweep(args: Namespace) -> int:
     """Remove it, or only say what would be. 1 if something could not be removed."""
     settings = read_settings(args)
-    if not settings.state_dir.is_dir():
+    if args.stop_deployment:
+        from sandboxd.cli.deployment import stop_deployment
+
+        stop_deployment(settings, args.stop_deployment)
+    elif not settings.state_dir.is_dir():
         raise CliError(f"{settings.state_dir}: there is no such state folder; give --state-dir")
     try:
-        with hold_state_dir(settings.state_dir) as state_dir:
+        with hold_state_dir(
+            settings.state_dir, installation=settings.installation
+        ) as state_dir:
             swept = anyio.run(_sweep, settings, state_dir, args.all, args.dry_run)
     except SandboxdError as error:
         if error.code is not ErrorCode.CONFLICT:

@@ -50,6 +50,7 @@ def build(
     """The settings of a valid file. Reads key files; says through `complain` what does not fit."""
     settings = Settings(
         state_dir=Path(file.state_dir) if file.state_dir else default_state_dir(env),
+        installation=file.installation,
         backend=_backend(file, source, complain),
         server=_server(file, source, complain),
         limits=LimitSettings(max_sandboxes=file.limits.max_sandboxes),

@@ -162,12 +162,14 @@ class TemplateDoors:
 class Settings:
     """Everything an operator may decide.
 
+    installation: the name on all that is ours; empty: as the state directory has it.
     compat: per foreign dialect, its image names to our templates (`*` for the rest).
     doors: by template name, one for each template.
     source: the file that was read, None for the built-in default.
     """
 
     state_dir: Path
+    installation: str = ""
     backend: BackendSettings = field(default_factory=BackendSettings)
     server: ServerSettings = field(default_factory=ServerSettings)
     limits: LimitSettings = field(default_factory=LimitSettings)

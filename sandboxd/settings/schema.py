@@ -15,6 +15,7 @@ from sandboxd.settings.fields import (
     AllowedHost,
     Environment,
     Filled,
+    InstallationName,
     ModuleName,
     Name,
     Table,
@@ -349,6 +350,10 @@ class SettingsFile(Table):
 
     state_dir: AbsolutePath | None = None
     """Where leases are stored; unset: /var/lib/sandboxd as root, else $XDG_STATE_HOME/sandboxd."""
+    installation: InstallationName = ""
+    """Name on all that is ours, of 8 to 32 lower-case letters and digits: by it even a daemon whose
+    state was lost finds what is to be removed. No two daemons may have the same. Empty: a name by
+    chance, kept with the state."""
     server: ServerTable = Field(default_factory=ServerTable)
     """Where the daemon listens."""
     backend: BackendTable = Field(default_factory=BackendTable)
