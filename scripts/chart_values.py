@@ -15,6 +15,8 @@ from typing import Any
 
 import yaml
 
+from sandboxd.settings.schema import SettingsFile
+
 ROOT = Path(__file__).resolve().parent.parent
 CHART = ROOT / "helm"
 VALUES = CHART / "values.yaml"
@@ -210,16 +212,19 @@ def _type_of(value: Any) -> str:
 
 def _daemon_shapes() -> Json:
     """The tables of the daemon's configuration that values hold, as it checks them."""
-    from sandboxd.settings.schema import SettingsFile
-
     shapes: Json = SettingsFile.model_json_schema(ref_template="#/$defs/{model}")["$defs"]
     words = [_one_of("none", "internet"), shapes["NetworkTable"]]
     del shapes["NetworkTable"]["required"]
     shapes["NetworkTable"] = {"anyOf": words}
     wanted = {shape["$ref"].rpartition("/")[2] for shape in _references(dict(_SHAPES))}
-    while more := {
-        shape["$ref"].rpartition("/")[2] for name in wanted for shape in _references(shapes[name])
-    } - wanted:
+    while (
+        more := {
+            shape["$ref"].rpartition("/")[2]
+            for name in wanted
+            for shape in _references(shapes[name])
+        }
+        - wanted
+    ):
         wanted |= more
     return {name: _terse(shapes[name]) for name in sorted(wanted)}
 
@@ -253,9 +258,9 @@ def _terse(value: Any) -> Any:
 _README_HEAD = """\
 # The Helm chart
 
-{note}How to install, upgrade and take away: [docs/operations](../docs/operations/install.md). `helm lint`, `helm template` and
-`helm install` check values against [the schema](values.schema.json); what is below `templates`, `limits`, `wayOut`, `log` and
-`compat` is the daemon's own [configuration](../docs/configuration.md), key by key.
+{note}How to install, upgrade and take away: [operations](../docs/operations/install.md). Values are
+checked by [their schema](values.schema.json); what is below `templates`, `limits`, `wayOut`, `log`
+and `compat` is the daemon's own [configuration](../docs/configuration.md), key by key.
 
 | value | default | meaning |
 | --- | --- | --- |

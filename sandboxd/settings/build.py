@@ -56,6 +56,7 @@ def build(
         limits=LimitSettings(max_sandboxes=file.limits.max_sandboxes),
         way_out=_way_out(file.way_out),
         log=LogSettings(level=file.log.level, format=file.log.format),
+        otlp_endpoint=file.telemetry.otlp_endpoint,
         compat={
             name: dict(getattr(file.compat, name).images) for name in file.compat.model_fields_set
         },

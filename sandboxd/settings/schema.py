@@ -173,6 +173,14 @@ class LogTable(Table):
     """Form of the log lines; `auto`: for people on a terminal, JSON elsewhere."""
 
 
+class TelemetryTable(Table):
+    """Who else is told what goes on."""
+
+    otlp_endpoint: Url = ""
+    """Where spans of leases, commands and cells are sent (OTLP over HTTP, with the extra `otel`),
+    as `http://collector:4318`; empty: nowhere."""
+
+
 class DialectTable(Table):
     """How a foreign dialect's names map to ours."""
 
@@ -364,6 +372,8 @@ class SettingsFile(Table):
     """What sandboxes may take of their ways out."""
     log: LogTable = Field(default_factory=LogTable)
     """Logs."""
+    telemetry: TelemetryTable = Field(default_factory=TelemetryTable)
+    """Who else is told what goes on."""
     compat: CompatTable = Field(default_factory=CompatTable)
     """Foreign dialects."""
     templates: dict[Name, TemplateTable] = {}

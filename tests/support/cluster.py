@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -98,15 +98,20 @@ class TestCluster:
 
     def bring(self) -> None:
         """Bring the images in that pods of the tests are made of."""
-        folder = self.directory / "images"
         architecture = _ARCHITECTURES[os.uname().machine]
         env = {"PATH": PATH, "LANG": "C.UTF-8"}
         words = ImageWords(reference=POD_IMAGE, architecture=architecture, env=env)
-        write_archive(cached_tar("python"), folder / "python.tar", words=words)
-        write_guest_image(folder / "guest.tar", reference=GUEST_IMAGE, architecture=architecture)
-        for name in ("python", "guest"):
-            self._shell(f'kctr images import "{folder}/{name}.tar" >/dev/null')
-            (folder / f"{name}.tar").unlink()
+        self.bring_archive(lambda into: write_archive(cached_tar("python"), into, words=words))
+        self.bring_archive(
+            lambda into: write_guest_image(into, reference=GUEST_IMAGE, architecture=architecture)
+        )
+
+    def bring_archive(self, write: Callable[[Path], None]) -> None:
+        """Bring an image in that is written to a file, as `docker save` has it."""
+        archive = self.directory / "images" / "brought.archive"
+        write(archive)
+        self._shell(f'kctr images import "{archive}" >/dev/null')
+        archive.unlink()
 
     def pid(self, program: str) -> int:
         """The process of one of its programs, as `kubelet`."""
