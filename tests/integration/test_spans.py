@@ -14,7 +14,9 @@ import httpx
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from opentelemetry.sdk.trace import TracerProvider
 
+from sandboxd_client import Sandboxd
 from tests.support.daemon import run_daemon
 
 _TRACE, _CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -112,6 +114,21 @@ def test_commands_that_are_streamed_are_measured_as_those_that_are_waited_for(
         http.post(execs, json={"cmd": "true"})
         http.post(execs, json={"cmd": "true"}, headers={"Accept": "application/x-ndjson"})
         assert "\nsandboxd_exec_seconds_count 2.0\n" in http.get("/metrics").text
+
+
+def test_a_program_that_has_spans_finds_ours_below_its_own(tmp_path: Path) -> None:
+    tracer = TracerProvider(shutdown_on_exit=False).get_tracer("a trainer")
+    with collector() as collected:
+        text = f'[telemetry]\notlp_endpoint = "{collected.url}"\n[templates.python]\nimage = "x"\n'
+        with run_daemon(tmp_path, config=text) as daemon, Sandboxd(daemon.url) as client:
+            with tracer.start_as_current_span("rollout") as rollout, client.lease("python") as box:
+                box.exec("true")
+            client.lease("python").release()
+        own = format(rollout.get_span_context().trace_id, "032x")
+        (command,) = collected.named("sandboxd.exec")
+        assert command.trace_id.hex() == own
+        leases = collected.named("sandboxd.lease")
+        assert sorted(lease.trace_id.hex() == own for lease in leases) == [False, True]
 
 
 def test_a_wrong_traceparent_is_none(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ class TestCluster:
 
     def bring_archive(self, write: Callable[[Path], None]) -> None:
         """Bring an image in that is written to a file, as `docker save` has it."""
-        archive = self.directory / "images" / "brought.archive"
+        archive = self.directory / "images" / f"brought-{os.getpid()}.archive"
         write(archive)
         self._shell(f'kctr images import "{archive}" >/dev/null')
         archive.unlink()

