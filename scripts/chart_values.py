@@ -89,6 +89,7 @@ _SHAPES: Mapping[str, Json] = {
     "sandboxes.readyTimeoutSeconds": {"type": "number", "minimum": 1, "maximum": 3600},
     "sandboxes.unschedulableSeconds": {"type": "number", "minimum": 0, "maximum": 3600},
     "sandboxes.orphanSeconds": {"type": "number", "minimum": 1},
+    "sandboxes.imagePullSecrets": _TEXTS,
     "sandboxes.allowImages": _TEXTS,
     "sandboxes.pod": _daemons("PodTable"),
     "sandboxes.priorityClass.name": _MAYBE_NAME,

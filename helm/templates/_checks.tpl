@@ -31,6 +31,9 @@
 {{- if and (not $values.serviceAccount.create) (not $values.serviceAccount.name) $values.rbac.create -}}
 {{- fail "the namespace's default account would get the daemon's rights: name another by `serviceAccount.name`" -}}
 {{- end -}}
+{{- if and (not $values.rbac.create) $values.uninstall.sweep -}}
+{{- fail "the sweep before an uninstall needs roles of its own: set `uninstall.sweep=false` and sweep by hand, or `rbac.create=true`" -}}
+{{- end -}}
 {{- if and $values.tests.template (not (hasKey (include "sandboxd.templates" . | fromJson) $values.tests.template)) -}}
 {{- fail (printf "`tests.template` is %q, which is no template: name one of %s" $values.tests.template (include "sandboxd.templates" . | fromJson | keys | sortAlpha | join ", ")) -}}
 {{- end -}}

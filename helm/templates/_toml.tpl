@@ -45,6 +45,7 @@ ready_timeout_s = {{ $sandboxes.readyTimeoutSeconds }}
 unschedulable_s = {{ $sandboxes.unschedulableSeconds }}
 cpu_request = {{ $sandboxes.cpuRequest }}
 memory_request = {{ $sandboxes.memoryRequest }}
+image_pull_secrets = {{ include "sandboxd.toml" $sandboxes.imagePullSecrets }}
 allow_images = {{ include "sandboxd.toml" $sandboxes.allowImages }}
 {{- end -}}
 

@@ -101,6 +101,9 @@ class KubernetesTable(Table):
     """Part of `resources.cpu` that is reserved on a node; the limit stays whole."""
     memory_request: float = Field(1.0, ge=0, le=1)
     """Part of `resources.memory_mb` that is reserved on a node; under 1 a node can run short."""
+    image_pull_secrets: list[ObjectName] = []
+    """Names of the namespace's secrets with which the images of all pods are pulled, the guest's
+    among them; those of a template come on top."""
     allow_images: list[Filled] = []
     """Patterns of images that callers may name, as `backend.docker.allow_images`."""
 

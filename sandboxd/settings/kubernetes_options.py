@@ -27,6 +27,7 @@ class KubernetesOptions:
     unschedulable_s: float = 30.0
     cpu_request: float = 1.0
     memory_request: float = 1.0
+    image_pull_secrets: tuple[str, ...] = ()
     allow_images: tuple[str, ...] = ()
 
 
@@ -45,6 +46,7 @@ def kubernetes_options(table: KubernetesTable) -> KubernetesOptions:
         unschedulable_s=table.unschedulable_s,
         cpu_request=table.cpu_request,
         memory_request=table.memory_request,
+        image_pull_secrets=tuple(table.image_pull_secrets),
         allow_images=tuple(table.allow_images),
     )
 

@@ -23,6 +23,7 @@ from scripts.images.archive import ImageWords, write_archive
 from scripts.images.cache import cached_tar
 from scripts.images.guest import write_guest_image
 from scripts.images.recipe import PATH, ROOT
+from tests.support.cluster_tools import tool
 from tests.support.cluster_traces import PREFIX, orphans, take_down, traces
 
 DIRECTORY_VARIABLE = "SANDBOXD_TEST_CLUSTER"
@@ -142,7 +143,7 @@ class TestCluster:
         """What kubectl says. Raises CalledProcessError."""
         environ = {**os.environ, "KUBECONFIG": str(self.kubeconfig)}
         done = subprocess.run(
-            ["kubectl", *words], env=environ, check=True, capture_output=True, text=True
+            [tool("kubectl"), *words], env=environ, check=True, capture_output=True, text=True
         )
         return done.stdout
 

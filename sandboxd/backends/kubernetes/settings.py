@@ -28,6 +28,7 @@ class KubernetesSettings:
     unschedulable_s: that a pod which no node takes waits for one.
     cpu_request, memory_request: parts of a limit that are asked of the scheduler, from 0 to 1.
     orphan_s: without a word, after which a box that is not leased ends itself.
+    image_pull_secrets: of the namespace, with which images are pulled.
     allow_images: patterns of what callers may name beside the images of templates.
     secret: for the tokens of guests.
     """
@@ -46,6 +47,7 @@ class KubernetesSettings:
     cpu_request: float = 1.0
     memory_request: float = 1.0
     orphan_s: float = 3600.0
+    image_pull_secrets: tuple[str, ...] = ()
     allow_images: tuple[str, ...] = ()
     secret: bytes = field(default=b"", repr=False)
 

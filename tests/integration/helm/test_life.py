@@ -13,6 +13,7 @@ import pytest
 from sandboxd_client import NotFound
 from tests.contract.speaker import eventually
 from tests.support.cluster import TestCluster
+from tests.support.cluster_tools import with_tools
 from tests.support.helm import Release, release, settle
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]
@@ -165,7 +166,7 @@ def test_what_is_printed_leads_a_newcomer_to_a_first_command(
     assert "port-forward" in forward
     environ = {name: value for name, value in os.environ.items() if "SANDBOXD_" not in name} | {
         "KUBECONFIG": str(fresh.cluster.kubeconfig),
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PATH": f"{Path(sys.executable).parent}:{with_tools()}",
         "HOME": str(tmp_path),
     }
     subprocess.run(["bash", "-euc", ready], env=environ, check=True, timeout=300)

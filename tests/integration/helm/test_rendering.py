@@ -20,7 +20,8 @@ from sandboxd.backends.kubernetes.doctor import _FORWARDING, _RIGHTS
 from sandboxd.guest.tcp import GUEST_PORT
 from sandboxd.settings import Settings, load_settings
 from sandboxd.telemetry.metrics import Metrics
-from tests.support.helm import CHART, helm, helm_program
+from tests.support.cluster_tools import tool
+from tests.support.helm import CHART, helm
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -59,7 +60,8 @@ MATRIX: Mapping[str, Json] = {
             "networkPolicy": "enforced",
             "guest": "forward",
             "allowImages": ["registry.internal/*"],
-            "pod": {"image_pull_secrets": ["registry"], "node_selector": {"pool": "sandboxes"}},
+            "imagePullSecrets": ["registry"],
+            "pod": {"node_selector": {"pool": "sandboxes"}},
             "priorityClass": {"name": "rollouts", "create": True},
             "resourceQuota": {"pods": "500", "requests.cpu": 200},
             "podDisruptionBudget": {"enabled": True},
@@ -188,7 +190,7 @@ def test_what_values_say_is_what_the_daemon_is_told(tmp_path: Path) -> None:
     fields = json.loads(settings.templates["gpu.large"].spec.pod.fields)
     assert fields["priorityClassName"] == "rollouts"
     assert fields["nodeSelector"] == {"pool": "gpu"}
-    assert fields["imagePullSecrets"] == [{"name": "registry"}]
+    assert settings.backend.kubernetes.image_pull_secrets == ("registry",)
     leases = {key.name: key.quota.leases for key in settings.server.api_keys}
     assert leases == {"trainer": 5, "eval": None, "metrics": 0}
 
@@ -335,6 +337,7 @@ WRONG: Mapping[str, tuple[Json, str]] = {
         {"serviceAccount": {"create": False}},
         "name another by `serviceAccount.name`",
     ),
+    "a sweep without rights": ({"rbac": {"create": False}}, "set `uninstall.sweep=false`"),
     "no such template": ({"tests": {"template": "py"}}, "name one of python"),
     "more ready than there may be": (
         {"templates": {"python": {"pool": {"ready": 65}}}},
@@ -359,7 +362,7 @@ def test_wrong_values_fail_with_a_sentence_that_names_the_mend(
     values: Json, mend: str, tmp_path: Path
 ) -> None:
     done = subprocess.run(
-        [helm_program(), "template", "t", str(CHART), *_file(values, tmp_path)],
+        [tool("helm"), "template", "t", str(CHART), *_file(values, tmp_path)],
         capture_output=True,
         text=True,
         check=False,
