@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
 
 import pytest
@@ -19,5 +20,5 @@ def served(cluster: TestCluster) -> TestCluster:
 @pytest.fixture
 def fresh(served: TestCluster) -> Iterator[Release]:
     """A release that is not installed yet, alone in its namespace."""
-    with release(served, "rollouts", "helm-tests") as opened:
+    with release(served, "rollouts", f"helm-{secrets.token_hex(3)}") as opened:
         yield opened

@@ -89,7 +89,7 @@ def test_upgrades_restarts_and_a_rollback_lose_no_lease_no_command_and_no_key(
         boxes = set(fresh.sandboxes())
         fresh.upgrade("--set", "templates.python.pool.ready=2")
         fresh.upgrade(
-            *("--set", "templates.python.pool.ready=3"),
+            *("--set", "templates.python.pool.ready=2", "--set", "limits.max_sandboxes=50"),
             *("--set", "templates.other.image=sandboxd/python:latest", "--set", "log.level=debug"),
         )
         assert {pool.template for pool in client.pools()} == {"python", "other"}
@@ -107,6 +107,23 @@ def test_upgrades_restarts_and_a_rollback_lose_no_lease_no_command_and_no_key(
 
 
 @pytest.mark.slow
+def test_a_configuration_that_the_daemon_refuses_costs_nothing_that_a_rollback_does_not_mend(
+    fresh: Release,
+) -> None:
+    fresh.install()
+    with fresh.client() as client:
+        sandbox = client.lease("python")
+        sandbox.files.write("kept", "here")
+        wrong = "templates.python.network.allow[0]=no port"
+        told = fresh.upgrade("--set", wrong, "--timeout=20s", check=False)
+        assert "Error: UPGRADE FAILED" in told
+        assert "templates.python.network" in fresh.words()
+        fresh.rollback()
+        assert sandbox.files.read("kept") == b"here"
+
+
+@pytest.mark.slow
+@pytest.mark.serial
 def test_a_drained_node_ends_leases_by_a_name_and_never_in_silence(fresh: Release) -> None:
     fresh.install()
     settle(fresh, 1)
