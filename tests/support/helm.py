@@ -130,7 +130,7 @@ class Release:
             "templates": {
                 "python": {
                     "image": POD_IMAGE,
-                    "resources": {"cpu": 0.5, "memory_mb": 128, "pids": 64, "disk_mb": 64},
+                    "resources": {"cpu": 0.5, "memory_mb": 256, "pids": 64, "disk_mb": 64},
                     "pool": {"ready": 1, "max": 24},
                 }
             },

@@ -82,10 +82,12 @@ def test_upgrades_restarts_and_a_rollback_lose_no_lease_no_command_and_no_key(
     settle(fresh, 2)
     secret, key = fresh.secret(), fresh.key()
     with fresh.client() as client:
-        held = [client.lease("python") for _ in range(6)]
+        held = [client.lease("python") for _ in range(8)]
+        kernel = held[0].kernel()
+        assert kernel.execute("known = 42").outcome == "ok"
         for number, sandbox in enumerate(held):
             sandbox.start(["/bin/sh", "-c", f"sleep 75; echo {number}"], exec_id="job")
-        settle(fresh, 8)
+        settle(fresh, 10)
         boxes = set(fresh.sandboxes())
         fresh.upgrade("--set", "templates.python.pool.ready=2")
         fresh.upgrade(
@@ -98,6 +100,7 @@ def test_upgrades_restarts_and_a_rollback_lose_no_lease_no_command_and_no_key(
         fresh.rollback()
         assert {pool.template for pool in client.pools()} == {"python"}
         assert (fresh.secret(), fresh.key()) == (secret, key)
+        assert kernel.execute("known").text == "42"
         told = [sandbox.process("job").wait() for sandbox in held]
         assert [each.stdout for each in told] == [f"{number}\n" for number in range(len(held))]
         assert boxes <= set(fresh.sandboxes()), "stock or leases were made anew"
