@@ -42,6 +42,7 @@ from sandboxd.state_dir import StateDir, hold_state_dir
 from sandboxd.telemetry import audit
 from sandboxd.telemetry.logs import set_up_logs
 from sandboxd.telemetry.metrics import Metrics
+from sandboxd.telemetry.otlp import spans_sent_to
 
 log = structlog.get_logger(__name__)
 
@@ -65,7 +66,7 @@ def serve(
     _raise_descriptor_limit()
     give_back_large_blocks()
     try:
-        with hold_state_dir(settings.state_dir) as state_dir:
+        with hold_state_dir(settings.state_dir, installation=settings.installation) as state_dir:
             daemon = Daemon(settings, state_dir, ephemeral=ephemeral, reload=reload)
             return anyio.run(daemon.run, backend_options={"use_uvloop": True})
     except (SandboxdError, BaseExceptionGroup) as error:
@@ -142,6 +143,7 @@ class Daemon:
         listener = bind(settings.server.host, settings.server.port)
         url = settings.server.base_url(listener.getsockname()[1])
         async with (
+            spans_sent_to(settings.otlp_endpoint, installation=self._state_dir.installation),
             open_backend(settings, self._state_dir) as backend,
             open_sqlite_store(self._state_dir.store, self._metrics) as store,
             open_rooms(self._foundation(backend, store, listener), settings.templates) as rooms,

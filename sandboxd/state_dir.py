@@ -46,11 +46,13 @@ class StateDir:
 
 
 @contextmanager
-def hold_state_dir(path: Path) -> Iterator[StateDir]:
+def hold_state_dir(path: Path, *, installation: str = "") -> Iterator[StateDir]:
     """Make the directory if needed and hold its lock. Blocking; used once, at start.
 
-    Raises `conflict` where another daemon holds it, `disk_full` or `internal`, naming the mend,
-    where it cannot be written.
+    installation: its name, for good; empty: the one that it has, or a new one.
+
+    Raises `conflict` where another daemon holds it, `bad_request` where it has another name,
+    `disk_full` or `internal` where it cannot be written, each with the mend.
     """
     try:
         path.mkdir(parents=True, exist_ok=True, mode=0o711)
@@ -64,7 +66,7 @@ def hold_state_dir(path: Path) -> Iterator[StateDir]:
         _lock(lock, path)
         yield StateDir(
             path=path,
-            installation=_kept(path / "installation", _new_installation).decode(),
+            installation=_installation(path, installation),
             token_secret=_kept(path / _SECRET, lambda: secrets.token_bytes(32)),
             _lock=lock,
         )
@@ -100,6 +102,17 @@ def operator_key(secret: bytes) -> str:
 def read_operator_key(path: Path) -> str:
     """The same, for a program beside the daemon. Raises OSError for who may not read it."""
     return operator_key((path / _SECRET).read_bytes())
+
+
+def _installation(path: Path, wanted: str) -> str:
+    kept = _kept(path / "installation", lambda: wanted.encode() or _new_installation()).decode()
+    if wanted and kept != wanted:
+        raise SandboxdError(
+            ErrorCode.BAD_REQUEST,
+            f"state directory {path} is that of installation {kept}, not of {wanted}: take "
+            "`installation` (or SANDBOXD_INSTALLATION) away, or give another --state-dir",
+        )
+    return kept
 
 
 def _new_installation() -> bytes:

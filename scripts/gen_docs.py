@@ -1,4 +1,5 @@
-"""Write the generated pages: API, configuration, command line, and the facts in `docs/errors/`.
+"""Write the generated pages: API, configuration, command line, the facts in `docs/errors/`, and the
+Helm chart's values.
 
 `--check` writes nothing and fails where a page is not what it would write, so that none drifts
 from the code.
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from sandboxd.wire.codes import CODES, CodeFacts, ErrorCode
-from scripts import bug_cases
+from scripts import bug_cases, chart_values
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -305,6 +306,8 @@ PAGES: dict[Path, Callable[[], str]] = {
     DOCS / "api.md": api_page,
     ERRORS / "README.md": errors_page,
     DOCS / "bug-cases.md": lambda: bug_cases.page(_NOTE),
+    chart_values.README: lambda: chart_values.readme_text(_NOTE),
+    chart_values.SCHEMA: chart_values.schema_text,
 }
 
 

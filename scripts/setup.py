@@ -40,7 +40,7 @@ PROGRAM = VENV / "bin" / "sandboxd"
 STAMP = VENV / "sandboxd-setup.json"
 INPUTS = ("pyproject.toml", "scripts/hatch_build.py", "scripts/setup.py", "scripts/pythons.py")
 
-EXTRAS = ("daemon", "demo")
+EXTRAS = ("daemon", "demo", "otel")
 GROUP = "dev"
 MEND_INDEX = (
     "Look whether this machine reaches its package index (`python3 -m pip download anyio`), "

@@ -111,7 +111,12 @@ def _fail_or_skip(gap: str) -> None:
 
 # Of what runs on Kubernetes as it does on every backend, these stand for all in every run: the rest
 # makes some hundred pods more, and belongs to `make test-kubernetes-long`.
-_ALWAYS_ON_KUBERNETES = ("conformance/backend", "integration/kubernetes", "contract/cases/test_k8")
+_ALWAYS_ON_KUBERNETES = (
+    "conformance/backend",
+    "integration/kubernetes",
+    "integration/helm",
+    "contract/cases/test_k8",
+)
 
 
 @pytest.hookimpl(tryfirst=True)

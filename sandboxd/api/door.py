@@ -21,6 +21,7 @@ from sandboxd.api.problems import problem, translate
 from sandboxd.errors import SandboxdError
 from sandboxd.model.ids import new_id
 from sandboxd.telemetry.metrics import Metrics
+from sandboxd.telemetry.spans import take_parent
 from sandboxd.wire.codes import ErrorCode
 
 log = structlog.get_logger(__name__)
@@ -67,6 +68,7 @@ class Door:
         )
         try:
             self._enter(scope, headers)
+            take_parent(_text(headers, b"traceparent"))
             bounded = self._bounded(scope, headers, receive)
             await self._app(scope, bounded, answer)
         except Exception as error:

@@ -127,6 +127,12 @@ def _sweep(parser: Parser) -> None:
     parser.add_argument(
         "--all", action="store_true", help="end and remove what is leased and warm too"
     )
+    parser.add_argument(
+        "--stop-deployment",
+        metavar="NAME",
+        help="in a cluster: first bring the daemon's own deployment down, and wait for its end; "
+        "a state folder that is missing is made",
+    )
     _output(parser)
 
 

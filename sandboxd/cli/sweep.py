@@ -29,6 +29,7 @@ from sandboxd.telemetry.metrics import Metrics
 from sandboxd.wire.codes import END_VERDICTS, EndReason, ErrorCode
 
 _DISPOSE_S = 30.0
+_AT_ONCE = 16
 _ALL_S = 300.0  # for a daemon to end everything
 
 
@@ -51,10 +52,14 @@ class Swept:
 def sweep(args: Namespace) -> int:
     """Remove it, or only say what would be. 1 if something could not be removed."""
     settings = read_settings(args)
-    if not settings.state_dir.is_dir():
+    if args.stop_deployment:
+        from sandboxd.cli.deployment import stop_deployment
+
+        stop_deployment(settings, args.stop_deployment)
+    elif not settings.state_dir.is_dir():
         raise CliError(f"{settings.state_dir}: there is no such state folder; give --state-dir")
     try:
-        with hold_state_dir(settings.state_dir) as state_dir:
+        with hold_state_dir(settings.state_dir, installation=settings.installation) as state_dir:
             swept = anyio.run(_sweep, settings, state_dir, args.all, args.dry_run)
     except SandboxdError as error:
         if error.code is not ErrorCode.CONFLICT:
@@ -152,17 +157,32 @@ async def _end_leases(store: LeaseStore, leases: Sequence[Lease]) -> None:
 
 
 async def _remove(backend: Backend, boxes: Sequence[OwnedBox]) -> int:
-    """Remove each; returns how many could not be."""
-    left = 0
-    for box in boxes:
-        try:
-            with anyio.fail_after(_DISPOSE_S):
-                if box.ref is None:
-                    await backend.dispose_remains(box.box_id)
-                else:
-                    await backend.dispose(box.ref)
-        except (SandboxdError, TimeoutError) as error:
-            why = error.detail if isinstance(error, SandboxdError) else "not gone in time"
-            say(f"{box.box_id}: {why}")
-            left += 1
-    return left
+    """Remove all, some at a time; returns how many could not be."""
+    places = anyio.Semaphore(_AT_ONCE)
+    kept: list[OwnedBox] = []
+
+    async def remove(box: OwnedBox) -> None:
+        async with places:
+            if why := await _dispose(backend, box):
+                say(f"{box.box_id}: {why}")
+                kept.append(box)
+
+    async with anyio.create_task_group() as tasks:
+        for box in boxes:
+            tasks.start_soon(remove, box, name=f"remove {box.box_id}")
+    return len(kept)
+
+
+async def _dispose(backend: Backend, box: OwnedBox) -> str:
+    """Why it could not be removed; empty if it was."""
+    try:
+        with anyio.fail_after(_DISPOSE_S):
+            if box.ref is None:
+                await backend.dispose_remains(box.box_id)
+            else:
+                await backend.dispose(box.ref)
+    except SandboxdError as error:
+        return error.detail
+    except TimeoutError:
+        return "not gone in time"
+    return ""

@@ -26,6 +26,7 @@ from sandboxd.guest.messages import GuestReadings, OutputPiece
 from sandboxd.leases.desk import Desk
 from sandboxd.leases.tenancy import Tenancy
 from sandboxd.model.command import Command, ExecRecord
+from sandboxd.telemetry import spans
 from sandboxd.telemetry.metrics import Metrics
 from sandboxd.wire.codes import ErrorCode
 
@@ -73,9 +74,25 @@ class Commands:
             record = await ask_to_the_end(
                 self._desk, tenancy, lambda g, *, wait: g.run(command, wait=wait), wait_s=wait_s
             )
-            if record.outcome is not None:
-                self._metrics.exec_seconds.observe(record.duration_s)
+            self._measure(tenancy, record)
             return record
+
+    def _measure(self, tenancy: Tenancy, record: ExecRecord) -> None:
+        """Whoever started it has waited for its end."""
+        if record.outcome is None:
+            return
+        self._metrics.exec_seconds.observe(record.duration_s)
+        spans.tell(
+            "exec",
+            began_at=record.started_at,
+            ended_at=record.started_at + record.duration_s,
+            parent=spans.parent(),
+            sandbox_id=tenancy.lease.id,
+            pool=tenancy.lease.terms.template,
+            exec_id=record.exec_id,
+            outcome=record.outcome,
+            exit_code=record.exit_code,
+        )
 
     async def look(
         self,
@@ -162,9 +179,17 @@ class Commands:
             await ask(self._desk, tenancy, lambda g: g.resize(exec_id, rows, cols))
 
     async def follow(
-        self, lease_id: str, exec_id: str, *, owner: str | None, after: int | None = None
+        self,
+        lease_id: str,
+        exec_id: str,
+        *,
+        owner: str | None,
+        after: int | None = None,
+        begun: bool = False,
     ) -> AsyncGenerator[OutputEvent | KeepAlive, None]:
         """Events of a command from the one after `after` on, live, until `Ended`.
+
+        begun: the caller has started it just now, so that its end is measured.
 
         Raises what `look` raises, and TimeoutError for a guest that is silent to other questions
         too; a line that breaks while the sandbox lives is mended on the way.
@@ -182,6 +207,8 @@ class Commands:
                                 await self._lives(tenancy)
                             else:
                                 after, tries = event.seq, TRIES
+                            if begun and isinstance(event, Ended):
+                                self._measure(tenancy, event.record)
                             yield event
                             if isinstance(event, Ended):
                                 return

@@ -16,6 +16,7 @@ from sandboxd.kernels.messages import Message
 from sandboxd.kernels.outputs import Outputs
 from sandboxd.kernels.text import readable
 from sandboxd.model.kernel import Cell, CellError, CellOrder
+from sandboxd.telemetry import spans
 from sandboxd.wire.codes import CellOutcome, Verdict
 
 _JOURNAL_BYTES = 8 << 20
@@ -82,6 +83,7 @@ class CellRun:
         self.given_at: float | None = None
         self.started_at: float | None = None
         self.duration_s = 0.0
+        self.trace = spans.parent()  # as part of which it was asked for
         self.asked_input: Mapping[str, Any] | None = None
         self.kernel_restarted = False
         self.interrupted = False  # a caller asked for it
@@ -93,6 +95,21 @@ class CellRun:
         self._error: CellError | None = None
         self._truncated = False
         self._pages: list[dict[str, Any]] = []  # what its reply says, until it has settled
+
+    def tell(self, *, sandbox_id: str, kernel_id: str) -> None:
+        """It has ended: whoever collects spans hears of it."""
+        began_at = self.started_at or self.given_at
+        if began_at is not None:  # one that was aborted never was with the kernel
+            spans.tell(
+                "cell",
+                began_at=began_at,
+                ended_at=began_at + self.duration_s,
+                parent=self.trace,
+                sandbox_id=sandbox_id,
+                kernel_id=kernel_id,
+                cell_id=self.order.cell_id,
+                outcome=self.outcome,
+            )
 
     @property
     def settled(self) -> bool:

@@ -348,6 +348,7 @@ class LiveKernel:
         run = ticket.run
         self.execution_count = run.count or self.execution_count
         self._metrics.cell_seconds.labels(run.outcome).observe(run.duration_s)
+        run.tell(sandbox_id=self.tenancy.lease.id, kernel_id=self.order.kernel_id)
         self._book.current = self._patience = None
         ticket.ended.set()
         self._wake()

@@ -22,6 +22,7 @@ from sandboxd.model.way_out import Headers
 from sandboxd.pool.admission import Ticket
 from sandboxd.pool.stock import Box
 from sandboxd.pool.warm_pool import WarmPool
+from sandboxd.telemetry import spans
 from sandboxd.telemetry.events import Events, EventType
 from sandboxd.wire.codes import EndReason, ErrorCode
 
@@ -71,6 +72,7 @@ class Tenancy:
         self.proxy_port: int | None = None  # inside
         self.forward_headers: dict[int, Headers] = {}  # secret; they live here alone
         self.rewiring = anyio.Lock()  # the guest's listeners and the way out change together
+        self.trace = spans.parent()  # as part of which it was asked for
         self._calls = 0
         self._clock = clock
 

@@ -50,11 +50,13 @@ def build(
     """The settings of a valid file. Reads key files; says through `complain` what does not fit."""
     settings = Settings(
         state_dir=Path(file.state_dir) if file.state_dir else default_state_dir(env),
+        installation=file.installation,
         backend=_backend(file, source, complain),
         server=_server(file, source, complain),
         limits=LimitSettings(max_sandboxes=file.limits.max_sandboxes),
         way_out=_way_out(file.way_out),
         log=LogSettings(level=file.log.level, format=file.log.format),
+        otlp_endpoint=file.telemetry.otlp_endpoint,
         compat={
             name: dict(getattr(file.compat, name).images) for name in file.compat.model_fields_set
         },

@@ -43,6 +43,13 @@ def _absolute(text: str) -> str:
     return text
 
 
+def _installation(text: str) -> str:
+    if text and not re.match(r"[a-z0-9]{8,32}\Z", text):
+        msg = "must be 8 to 32 lower-case letters and digits, or empty"
+        raise ValueError(msg)
+    return text
+
+
 def _environment(env: dict[str, str]) -> dict[str, str]:
     if any(not name or "=" in name for name in env):
         msg = "a variable's name must not be empty nor hold '='"
@@ -78,6 +85,7 @@ ModuleName = Annotated[Text, AfterValidator(_module_name)]
 Filled = Annotated[Text, Field(min_length=1)]
 AbsolutePath = Annotated[Text, AfterValidator(_absolute)]
 Environment = Annotated[dict[Text, Text], AfterValidator(_environment)]
+InstallationName = Annotated[str, AfterValidator(_installation)]
 AllowedHost = Annotated[str, AfterValidator(_allowed_host)]
 RegistryHost = Annotated[str, AfterValidator(_registry)]
 Url = Annotated[str, AfterValidator(_url)]

@@ -109,6 +109,9 @@ class KubernetesTable(Table):
     prefetch_images: bool = False
     """Whether nodes pull what templates name before its first pod, and keep it: by a DaemonSet for
     each image, on the nodes that its templates' pods may go to."""
+    image_pull_secrets: list[ObjectName] = []
+    """Names of the namespace's secrets with which the images of all pods are pulled, the guest's
+    among them; those of a template come on top."""
     allow_images: list[Filled] = []
     """Patterns of images that callers may name, as `backend.docker.allow_images`."""
 

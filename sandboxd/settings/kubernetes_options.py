@@ -35,6 +35,7 @@ class KubernetesOptions:
     cpu_request: float = 1.0
     memory_request: float = 1.0
     prefetch_images: bool = False
+    image_pull_secrets: tuple[str, ...] = ()
     allow_images: tuple[str, ...] = ()
 
 
@@ -55,6 +56,7 @@ def kubernetes_options(table: KubernetesTable) -> KubernetesOptions:
         cpu_request=table.cpu_request,
         memory_request=table.memory_request,
         prefetch_images=table.prefetch_images,
+        image_pull_secrets=tuple(table.image_pull_secrets),
         allow_images=tuple(table.allow_images),
     )
 

@@ -162,12 +162,15 @@ class TemplateDoors:
 class Settings:
     """Everything an operator may decide.
 
+    otlp_endpoint: where spans are sent; empty: nowhere.
+    installation: the name on all that is ours; empty: as the state directory has it.
     compat: per foreign dialect, its image names to our templates (`*` for the rest).
     doors: by template name, one for each template.
     source: the file that was read, None for the built-in default.
     """
 
     state_dir: Path
+    installation: str = ""
     backend: BackendSettings = field(default_factory=BackendSettings)
     server: ServerSettings = field(default_factory=ServerSettings)
     limits: LimitSettings = field(default_factory=LimitSettings)
@@ -175,6 +178,7 @@ class Settings:
     log: LogSettings = field(default_factory=LogSettings)
     compat: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     templates: Mapping[str, Template] = field(default_factory=dict)
+    otlp_endpoint: str = ""
     doors: Mapping[str, TemplateDoors] = field(default_factory=dict)
     mcp_servers: Mapping[str, McpServer] = field(default_factory=dict)
     source: Path | None = None

@@ -15,6 +15,7 @@ from sandboxd.settings.fields import (
     AllowedHost,
     Environment,
     Filled,
+    InstallationName,
     ModuleName,
     Name,
     Table,
@@ -170,6 +171,14 @@ class LogTable(Table):
     """The least level that is logged."""
     format: Literal["auto", "json", "plain"] = "auto"
     """Form of the log lines; `auto`: for people on a terminal, JSON elsewhere."""
+
+
+class TelemetryTable(Table):
+    """Who else is told what goes on."""
+
+    otlp_endpoint: Url = ""
+    """Where spans of leases, commands and cells are sent (OTLP over HTTP, with the extra `otel`),
+    as `http://collector:4318`; empty: nowhere."""
 
 
 class DialectTable(Table):
@@ -349,6 +358,10 @@ class SettingsFile(Table):
 
     state_dir: AbsolutePath | None = None
     """Where leases are stored; unset: /var/lib/sandboxd as root, else $XDG_STATE_HOME/sandboxd."""
+    installation: InstallationName = ""
+    """Name on all that is ours, of 8 to 32 lower-case letters and digits: by it even a daemon whose
+    state was lost finds what is to be removed. No two daemons may have the same. Empty: a name by
+    chance, kept with the state."""
     server: ServerTable = Field(default_factory=ServerTable)
     """Where the daemon listens."""
     backend: BackendTable = Field(default_factory=BackendTable)
@@ -359,6 +372,8 @@ class SettingsFile(Table):
     """What sandboxes may take of their ways out."""
     log: LogTable = Field(default_factory=LogTable)
     """Logs."""
+    telemetry: TelemetryTable = Field(default_factory=TelemetryTable)
+    """Who else is told what goes on."""
     compat: CompatTable = Field(default_factory=CompatTable)
     """Foreign dialects."""
     templates: dict[Name, TemplateTable] = {}

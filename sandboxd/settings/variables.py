@@ -22,6 +22,7 @@ VARIABLES = (
     Variable("SANDBOXD_BACKEND", "backend.kind"),
     Variable("SANDBOXD_RUN_DIR", "backend.run_dir"),
     Variable("SANDBOXD_STATE_DIR", "state_dir"),
+    Variable("SANDBOXD_INSTALLATION", "installation"),
     Variable("SANDBOXD_HOST", "server.host"),
     Variable("SANDBOXD_PORT", "server.port", is_number=True),
     Variable("SANDBOXD_PUBLIC_URL", "server.public_url"),

@@ -30,8 +30,26 @@ def set_up_logs(*, style: Literal["json", "plain"] = "json", level: str = "info"
         logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
         cache_logger_on_first_use=True,
     )
-    # The libraries' own loggers: warnings only, and never request lines, which may hold tokens.
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(name)s: %(message)s")
+    _set_up_libraries(renderer)
+
+
+def _set_up_libraries(renderer: structlog.typing.Processor) -> None:
+    """Their own loggers: warnings only, and never request lines, which may hold tokens. One form
+    for all lines, so that whoever reads them by machine need know no other.
+    """
+    formatter = structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=[
+            escape_controls,
+            structlog.stdlib.add_logger_name,
+            structlog.stdlib.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+        ],
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+    )
+    lines = logging.StreamHandler(sys.stderr)
+    lines.setFormatter(formatter)
+    logging.basicConfig(level=logging.WARNING, handlers=[lines], force=True)
 
 
 def escape_controls(

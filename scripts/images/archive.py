@@ -12,17 +12,22 @@ from pathlib import Path
 from typing import Any
 
 _CHUNK = 1 << 20
+_SECOND_NS = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageWords:
-    """What an image says of itself. architecture: in the words of Go."""
+    """What an image says of itself. architecture: in the words of Go. health: a command that fails
+    while it is not well.
+    """
 
     reference: str
     architecture: str
     env: Mapping[str, str] = field(default_factory=dict)
     entrypoint: Sequence[str] = ()
+    command: Sequence[str] = ()
     user: str = ""
+    health: Sequence[str] = ()
 
 
 def write_archive(layer: Path, into: Path, *, words: ImageWords) -> None:
@@ -59,8 +64,12 @@ def _config(words: ImageWords, digest: str) -> bytes:
     config: dict[str, Any] = {"Env": [f"{name}={value}" for name, value in words.env.items()]}
     if words.entrypoint:
         config["Entrypoint"] = list(words.entrypoint)
+    if words.command:
+        config["Cmd"] = list(words.command)
     if words.user:
         config["User"] = words.user
+    if words.health:
+        config["Healthcheck"] = {"Test": ["CMD", *words.health], "Interval": 10 * _SECOND_NS}
     whole = {
         "architecture": words.architecture,
         "os": "linux",

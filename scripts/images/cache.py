@@ -16,7 +16,7 @@ from scripts.images.machine import machines_bundle
 from scripts.images.recipe import CACHE, NAMES, Recipe, say
 
 _KEPT_S = 86_400.0
-_MAKING = "making-"
+MAKING = "making-"
 
 
 def cached_tar(name: str) -> Path:
@@ -31,7 +31,7 @@ def cached_tars(recipe: Recipe) -> dict[str, Path]:
     """All images' roots from Debian packages, by name."""
     folder = CACHE / recipe.digest("debian")
     tars = {name: folder / f"{name}.tar" for name in NAMES}
-    with _lock():
+    with builds():
         if not all(tar.exists() for tar in tars.values()):
             _build(recipe, folder)
         os.utime(folder)
@@ -40,7 +40,7 @@ def cached_tars(recipe: Recipe) -> dict[str, Path]:
 
 def _build(recipe: Recipe, folder: Path) -> None:
     _drop_old()
-    work = Path(tempfile.mkdtemp(prefix=_MAKING, dir=CACHE))
+    work = Path(tempfile.mkdtemp(prefix=MAKING, dir=CACHE))
     try:
         debian.build_tars(recipe, work, log=CACHE / "build.log")
         work.rename(folder)
@@ -52,12 +52,13 @@ def _drop_old() -> None:
     """What nobody asked for since yesterday, and what a killed build left."""
     for path in CACHE.iterdir():
         is_old = path.is_dir() and path.stat().st_mtime < time.time() - _KEPT_S
-        if is_old or path.name.startswith(_MAKING):
+        if is_old or path.name.startswith(MAKING):
             shutil.rmtree(path)
 
 
 @contextmanager
-def _lock() -> Iterator[None]:
+def builds() -> Iterator[None]:
+    """The folder of kept builds, for one builder alone."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "lock").open("w", encoding="ascii") as file:
         try:

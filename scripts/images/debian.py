@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from scripts.images.machine import network_environment
@@ -25,23 +26,24 @@ def build_tars(recipe: Recipe, into: Path, *, log: Path) -> dict[str, Path]:
 
     Raises ImageError.
     """
-    if os.geteuid() != 0:
-        raise ImageError("a Debian root is made by root only: run this with sudo")
-    require("debootstrap", "debootstrap")
     root = into / "root"
     tars = {}
     try:
-        _bootstrap(recipe, root, log=log)
+        bootstrap(recipe, root, log=log)
         for name in NAMES:
             _install(recipe, name, root, log=log)
             tars[name] = into / f"{name}.tar"
-            _pack(root, tars[name], log=log)
+            pack(root, tars[name], log=log)
     finally:
         shutil.rmtree(root, ignore_errors=True)
     return tars
 
 
-def _bootstrap(recipe: Recipe, root: Path, *, log: Path) -> None:
+def bootstrap(recipe: Recipe, root: Path, *, log: Path) -> None:
+    """Make a Debian of the least packages in the folder. Raises ImageError."""
+    if os.geteuid() != 0:
+        raise ImageError("a Debian root is made by root only: run this with sudo")
+    require("debootstrap", "debootstrap")
     command = [*_APART, "debootstrap", "--variant=minbase", recipe.suite, str(root)]
     if recipe.mirror:
         command.append(recipe.mirror)
@@ -49,19 +51,28 @@ def _bootstrap(recipe: Recipe, root: Path, *, log: Path) -> None:
 
 
 def _install(recipe: Recipe, name: str, root: Path, *, log: Path) -> None:
-    """Run the image's own script in the root, in namespaces whose mounts end with it."""
+    files = {file: (FOLDER / file).read_bytes() for file in INPUTS}
+    run_inside(recipe, root, files, text=f"the image {name} in it", word=name, log=log)
+
+
+def run_inside(
+    recipe: Recipe, root: Path, files: Mapping[str, bytes], *, text: str, word: str, log: Path
+) -> None:
+    """Run `install.sh WORD`, one of the files, in the root, in namespaces whose mounts end with it.
+
+    files: by name; they lie in /setup meanwhile. Raises ImageError.
+    """
     setup = root / "setup"
     setup.mkdir(exist_ok=True)
-    for file in INPUTS:
-        shutil.copy(FOLDER / file, setup)
-    (setup / "ca.pem").write_bytes(recipe.ca_bundle)
+    for name, content in {**files, "ca.pem": recipe.ca_bundle}.items():
+        (setup / name).write_bytes(content)
     shutil.copy("/etc/resolv.conf", root / "etc" / "resolv.conf")
     inside = [*_APART, f"--mount-proc={root}/proc", "chroot"]
     command = [*inside, str(root), "env", "-i", *_environment(recipe)]
-    script = [*command, "sh", "/setup/install.sh", name]
-    step(f"the image {name} in it", script, log=log, mend=f"{_MEND_MIRROR} {_MEND_INDEX}")
-    for file in ("resolv.conf", "hostname"):
-        (root / "etc" / file).write_text("")
+    script = [*command, "sh", "/setup/install.sh", word]
+    step(text, script, log=log, mend=f"{_MEND_MIRROR} {_MEND_INDEX}")
+    for name in ("resolv.conf", "hostname"):
+        (root / "etc" / name).write_text("")
     shutil.rmtree(setup)
 
 
@@ -70,7 +81,8 @@ def _environment(recipe: Recipe) -> list[str]:
     return [f"{name}={value}" for name, value in env.items()]
 
 
-def _pack(root: Path, tar: Path, *, log: Path) -> None:
+def pack(root: Path, tar: Path, *, log: Path) -> None:
+    """The root as a tar file. Raises ImageError."""
     excluded = [f"--exclude={pattern}" for pattern in _LEFT_OUT]
     flags = ["--numeric-owner", "--sort=name", "--one-file-system"]
     command = ["tar", "-C", str(root), *flags, *excluded, "-cf", str(tar), "."]

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from scripts.images.archive import ImageWords, write_archive
 from scripts.images.cache import cached_tar
 from scripts.images.guest import write_guest_image
 from scripts.images.recipe import PATH, ROOT
+from tests.support.cluster_tools import tool
 from tests.support.cluster_traces import PREFIX, orphans, take_down, traces
 
 DIRECTORY_VARIABLE = "SANDBOXD_TEST_CLUSTER"
@@ -107,15 +108,20 @@ class TestCluster:
 
     def bring(self) -> None:
         """Bring the images in that pods of the tests are made of."""
-        folder = self.directory / "images"
         architecture = _ARCHITECTURES[os.uname().machine]
         env = {"PATH": PATH, "LANG": "C.UTF-8"}
         words = ImageWords(reference=POD_IMAGE, architecture=architecture, env=env)
-        write_archive(cached_tar("python"), folder / "python.tar", words=words)
-        write_guest_image(folder / "guest.tar", reference=GUEST_IMAGE, architecture=architecture)
-        for name in ("python", "guest"):
-            self._shell(f'kctr images import "{folder}/{name}.tar" >/dev/null')
-            (folder / f"{name}.tar").unlink()
+        self.bring_archive(lambda into: write_archive(cached_tar("python"), into, words=words))
+        self.bring_archive(
+            lambda into: write_guest_image(into, reference=GUEST_IMAGE, architecture=architecture)
+        )
+
+    def bring_archive(self, write: Callable[[Path], None]) -> None:
+        """Bring an image in that is written to a file, as `docker save` has it."""
+        archive = self.directory / "images" / f"brought-{os.getpid()}.archive"
+        write(archive)
+        self._shell(f'kctr images import "{archive}" >/dev/null')
+        archive.unlink()
 
     def pid(self, program: str) -> int:
         """The process of one of its programs, as `kubelet`."""
@@ -146,7 +152,7 @@ class TestCluster:
         """What kubectl says. Raises CalledProcessError."""
         environ = {**os.environ, "KUBECONFIG": str(self.kubeconfig)}
         done = subprocess.run(
-            ["kubectl", *words], env=environ, check=True, capture_output=True, text=True
+            [tool("kubectl"), *words], env=environ, check=True, capture_output=True, text=True
         )
         return done.stdout
 

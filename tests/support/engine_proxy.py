@@ -44,9 +44,10 @@ class Fault:
 
 @dataclass(eq=False)
 class EngineProxy:
-    """A running proxy."""
+    """A running proxy. made: every call that came, as `METHOD /path`."""
 
     host: str
+    made: list[str] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     calls: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -106,6 +107,7 @@ async def _carry(proxy: EngineProxy, dial: Dial, reader: Reader, writer: Writer)
     try:
         head, _, rest = (await reader.readuntil(b"\r\n\r\n")).partition(b"\r\n\r\n")
         call = head.split(b" HTTP/", 1)[0].decode()
+        proxy.made.append(call)
         for fault in proxy.faults:
             if fault.takes(call):
                 await _fail(writer, fault)

@@ -58,11 +58,31 @@ def usual(target: str, *, read_timeout_s: float) -> Servers:
     return lambda port: _USUAL.format(port=port, target=target, read_timeout_ms=timeout_ms)
 
 
-def as_documented(target: str) -> Servers:
-    """As the operations page has it."""
+def as_documented(target: str, *, certificate: Path | None = None) -> Servers:
+    """As the operations page has it. certificate: with its key beside it; None: no TLS."""
     (block,) = re.findall(r"```nginx\n(.*?)```", _PAGE.read_text(encoding="utf-8"), re.DOTALL)
     found = block.replace("http://127.0.0.1:8420", target)
-    return lambda port: found.replace("listen 443;", f"listen 127.0.0.1:{port};")
+    if certificate is None:
+        found = re.sub(r"  ssl_certificate.*\n", "", found).replace("443 ssl;", "443;")
+    else:
+        found = found.replace("/etc/sandboxd/tls.crt", str(certificate))
+        found = found.replace("/etc/sandboxd/tls.key", str(certificate.with_suffix(".key")))
+    return lambda port: found.replace("listen 443", f"listen 127.0.0.1:{port}")
+
+
+def own_certificate(folder: Path) -> Path:
+    """A certificate for 127.0.0.1 that nobody else vouches for, with its key beside it."""
+    certificate = folder / "tls.crt"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
+            *("-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"),
+            *("-keyout", str(certificate.with_suffix(".key")), "-out", str(certificate)),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    return certificate
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from sandboxd.wire.http1 import AsyncConnection, AsyncResponse, ConnectionLost, 
 from sandboxd_client._core.calls import Call
 from sandboxd_client._core.idle import IdleConnections
 from sandboxd_client._core.settings import Address
+from sandboxd_client._core.tracing import trace_headers
 from sandboxd_client._runtime import aio as runtime
 
 _CLOSE_S = 5.0
@@ -167,7 +168,7 @@ class AsyncTransport:
         held = await self._open(call)
         try:
             target = self._address.prefix + call.path
-            headers = [*self._headers, *headers]
+            headers = [*self._headers, *trace_headers(), *headers]
             return held, await held.connection.request(call.method, target, headers)
         except BaseException:
             await _close_all([held])
@@ -223,7 +224,7 @@ class AsyncTransport:
             raise ConnectionLost(f"no connection to {where}: {why}", sent=False) from error
 
     def _headers_of(self, call: Call, *, chunked: bool) -> Headers:
-        headers = [*self._headers, (b"accept", call.accept.encode())]
+        headers = [*self._headers, *trace_headers(), (b"accept", call.accept.encode())]
         if chunked:
             headers.append((b"transfer-encoding", b"chunked"))
         if chunked or call.body is not None:

@@ -17,6 +17,7 @@ from sandboxd.wire.http1_sync import Connection, ConnectionLost, Headers, Respon
 from sandboxd_client._core.calls import Call
 from sandboxd_client._core.idle import IdleConnections
 from sandboxd_client._core.settings import Address
+from sandboxd_client._core.tracing import trace_headers
 from sandboxd_client._runtime import sio as runtime
 
 _CLOSE_S = 5.0
@@ -167,7 +168,7 @@ class Transport:
         held = self._open(call)
         try:
             target = self._address.prefix + call.path
-            headers = [*self._headers, *headers]
+            headers = [*self._headers, *trace_headers(), *headers]
             return held, held.connection.request(call.method, target, headers)
         except BaseException:
             _close_all([held])
@@ -221,7 +222,7 @@ class Transport:
             raise ConnectionLost(f"no connection to {where}: {why}", sent=False) from error
 
     def _headers_of(self, call: Call, *, chunked: bool) -> Headers:
-        headers = [*self._headers, (b"accept", call.accept.encode())]
+        headers = [*self._headers, *trace_headers(), (b"accept", call.accept.encode())]
         if chunked:
             headers.append((b"transfer-encoding", b"chunked"))
         if chunked or call.body is not None:

@@ -51,7 +51,9 @@ async def run_exec(
     commands, owner = services.commands, caller.owner
     if "application/x-ndjson" in request.headers.get("accept", ""):
         await commands.start(sandbox_id, command, owner=owner)
-        return _events(request, sandbox_id, command.exec_id, after=None, encoding=encoding)
+        return _events(
+            request, sandbox_id, command.exec_id, after=None, encoding=encoding, begun=True
+        )
     if body.detach:
         record = await commands.start(sandbox_id, command, owner=owner)
         return render.answer(render.execution(record, encoding=encoding), status=202)
@@ -230,12 +232,15 @@ def _events(
     *,
     after: int | None,
     encoding: render.Encoding,
+    begun: bool = False,
 ) -> Response:
     services, caller = here(request)
 
     async def lines() -> Lines:
         seq = after or 0
-        follow = services.commands.follow(sandbox_id, exec_id, owner=caller.owner, after=after)
+        follow = services.commands.follow(
+            sandbox_id, exec_id, owner=caller.owner, after=after, begun=begun
+        )
         async with aclosing(follow) as events:
             async for event in events:
                 if not isinstance(event, KeepAlive):

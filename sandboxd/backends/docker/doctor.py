@@ -44,6 +44,7 @@ MEND_IMAGES = "`make images` builds sandboxd/base and sandboxd/python; `sandboxd
 # A pidfd, a kept line and two streams for each box; and the daemon's own.
 _FDS_PER_BOX = 8
 _FDS_OF_OURS = 256
+_TASKS_PER_BOX = 20  # the guest, the engine's shim, and a command or two
 _WANTED_DISK_BYTES = 5 << 30
 _WANTED_LIMITS = ("memory", "pids", "cpu")
 
@@ -73,6 +74,7 @@ def _engine(
     yield from _capabilities(api, settings, info)
     yield _disk(info)
     yield _descriptors(max_sandboxes)
+    yield from _machine(max_sandboxes)
     yield from (_image(api, name) for name in images)
 
 
@@ -163,6 +165,29 @@ def _descriptors(max_sandboxes: int) -> Finding:
     if hard != resource.RLIM_INFINITY and hard < wanted:
         return gap("descriptors", detail, f"ulimit -Hn {wanted}, or a smaller max_sandboxes")
     return fine("descriptors", detail)
+
+
+def _machine(max_sandboxes: int, *, switches: Path = Path("/proc/sys")) -> Iterator[Finding]:
+    """Bounds of the kernel that stop an engine with words that name others. Of this machine: the
+    engine's is mostly the same.
+    """
+    for name, per_box, files in (
+        ("kernel keys", 1, ("kernel/keys/root_maxkeys",)),
+        ("processes", _TASKS_PER_BOX, ("kernel/pid_max", "kernel/threads-max")),
+    ):
+        wanted = max_sandboxes * per_box
+        bounds = {
+            file.replace("/", "."): int((switches / file).read_text())
+            for file in files
+            if (switches / file).is_file()
+        }
+        most = min(bounds.values(), default=wanted)
+        detail = f"{most} at most; {max_sandboxes} sandboxes need about {wanted}"
+        if most < wanted:
+            low = " ".join(f"{key}={wanted}" for key, bound in bounds.items() if bound < wanted)
+            yield gap(name, detail, f"sysctl -w {low}, or a smaller max_sandboxes")
+        else:
+            yield fine(name, detail)
 
 
 def _image(api: APIClient, name: str) -> Finding:

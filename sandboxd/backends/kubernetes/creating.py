@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,6 +55,7 @@ class PodPlan:
     token: str
     arguments: tuple[str, ...] = ()
     guest_volume: GuestVolume = "copy"
+    image_pull_secrets: tuple[str, ...] = ()
     cpu_request: float = 1.0
     memory_request: float = 1.0
     orphan_s: float = 3600.0
@@ -101,6 +103,8 @@ def pod_body(plan: PodPlan) -> Json:
     }
     if spec.runtime:
         own["runtimeClassName"] = spec.runtime
+    if plan.image_pull_secrets:
+        own["imagePullSecrets"] = pull_secrets(plan.image_pull_secrets)
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -111,6 +115,11 @@ def pod_body(plan: PodPlan) -> Json:
         },
         "spec": merged(fields_of(spec.pod), own),
     }
+
+
+def pull_secrets(names: Iterable[str]) -> list[Json]:
+    """As a pod's spec has them."""
+    return [{"name": name} for name in names]
 
 
 def fields_of(options: PodOptions) -> Json:

@@ -32,6 +32,7 @@ class KubernetesSettings:
     cpu_request, memory_request: parts of a limit that are asked of the scheduler, from 0 to 1.
     prefetch_images: whether nodes are to have what templates name before its first pod.
     orphan_s: without a word, after which a box that is not leased ends itself.
+    image_pull_secrets: of the namespace, with which images are pulled.
     allow_images: patterns of what callers may name beside the images of templates.
     secret: for the tokens of guests.
     """
@@ -52,6 +53,7 @@ class KubernetesSettings:
     memory_request: float = 1.0
     prefetch_images: bool = False
     orphan_s: float = 3600.0
+    image_pull_secrets: tuple[str, ...] = ()
     allow_images: tuple[str, ...] = ()
     secret: bytes = field(default=b"", repr=False)
 

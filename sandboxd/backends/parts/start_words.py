@@ -23,6 +23,35 @@ class _Meaning:
 
 # The first that matches counts.
 _MEANINGS = (
+    # What the kernel says where a machine's own bounds are used up misleads: no disk is full there.
+    _Meaning(
+        r"(session key|keyring).*disk quota exceeded",
+        ErrorCode.START_FAILED,
+        Fault.INFRA,
+        "its machine has no kernel keys left: raise the sysctls `kernel.keys.root_maxkeys` and "
+        "`kernel.keys.maxkeys`, and their `maxbytes`",
+    ),
+    _Meaning(
+        r"(inotify|fsnotify).*(too many open files|no space left on device)",
+        ErrorCode.START_FAILED,
+        Fault.INFRA,
+        "its machine has no inotify instances left: raise the sysctls "
+        "`fs.inotify.max_user_instances` and `fs.inotify.max_user_watches`",
+    ),
+    _Meaning(
+        r"too many open files",
+        ErrorCode.START_FAILED,
+        Fault.INFRA,
+        "what starts sandboxes there has no descriptors left: raise its LimitNOFILE, or the sysctl "
+        "`fs.file-max`",
+    ),
+    _Meaning(
+        r"(fork|clone|pthread_create|newosproc|runc|shim).*resource temporarily unavailable",
+        ErrorCode.START_FAILED,
+        Fault.INFRA,
+        "its machine has no processes left: raise the sysctls `kernel.pid_max` and "
+        "`kernel.threads-max`, or TasksMax of what starts sandboxes there",
+    ),
     _Meaning(
         r"no space left on device|disk quota exceeded",
         ErrorCode.DISK_FULL,

@@ -19,6 +19,7 @@ from sandboxd.leases.ways_out import WaysOut
 from sandboxd.model.claim import Claim, command_limits
 from sandboxd.model.lease import LeaseState
 from sandboxd.pool.stock import Box
+from sandboxd.telemetry import spans
 from sandboxd.telemetry.events import EventType
 from sandboxd.wire.codes import EndReason, ErrorCode, Verdict
 
@@ -124,6 +125,17 @@ class HandingOver:
         pool = lease.terms.template
         self._office.metrics.leases_granted.labels(pool).inc()
         self._office.metrics.lease_wait.observe(lease.lease_wait_s or 0.0)
+        spans.tell(
+            "lease",
+            began_at=lease.created_at,
+            ended_at=lease.leased_at or lease.created_at,
+            parent=tenancy.trace,
+            sandbox_id=lease.id,
+            pool=pool,
+            warm=lease.warm,
+            run_id=lease.terms.run_id,
+            group_id=lease.terms.group_id,
+        )
         self._ways_out.open(tenancy)
         tenancy.note("leased", box_id=lease.box.box_id, warm=lease.warm)
         tenancy.tell(

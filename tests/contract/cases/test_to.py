@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -28,7 +29,7 @@ from sandboxd_client import (
 from tests.contract.cases.times import scaled
 from tests.support.cuts import open_network
 from tests.support.daemon import RunningDaemon
-from tests.support.nginx import as_documented, nginx, usual
+from tests.support.nginx import as_documented, nginx, own_certificate, usual
 
 WAYS = ("exec", "start", "stream", "shell")
 
@@ -95,14 +96,17 @@ def test_to_05_a_stream_is_quiet_for_longer_than_a_proxy_waits(
 
 
 @pytest.mark.timeout(60)
+@pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "TLS"])
 def test_a_proxy_as_the_operations_page_has_it_lets_everything_through(
-    daemon: RunningDaemon, tmp_path: Path
+    daemon: RunningDaemon, tmp_path: Path, encrypted: bool
 ) -> None:
     """Bodies of any size, output as it is written, and WebSockets."""
     data = os.urandom(3 << 20)
+    certificate = own_certificate(tmp_path) if encrypted else None
+    tls = ssl.create_default_context(cafile=certificate) if encrypted else None
     with (
-        nginx(tmp_path, as_documented(daemon.url)) as url,
-        Sandboxd(url=url) as client,
+        nginx(tmp_path, as_documented(daemon.url, certificate=certificate)) as url,
+        Sandboxd(url=url.replace("http:", "https:") if encrypted else url, tls=tls) as client,
         client.lease("python") as sandbox,
     ):
         sandbox.files.write("large", data)

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ import pytest
 from sandboxd.backends.docker.labels import BOX
 from sandboxd_client import Sandboxd
 from scripts.images.daemon import build_daemon_image
+from scripts.images.daemon_root import requirements
 from tests.support.daemon import ROOT
 from tests.support.engine import load_test_image, missing
 from tests.support.far_engine import FarEngine, far_engine
@@ -106,9 +106,8 @@ def composed(tmp_path: Path) -> Iterator[Composed]:
 
 def wheels(folder: Path) -> Path:
     """What the daemon's image needs, since its engine reaches no index."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["daemon"]]
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(folder), *wanted]
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(folder)]
+    command += requirements().splitlines()
     subprocess.run(command, check=True, timeout=300)
     return folder
 

@@ -8,9 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sandboxd.backends.kubernetes.creating import GUEST, SANDBOX, fields_of
+from sandboxd.backends.kubernetes.creating import (
+    GUEST,
+    SANDBOX,
+    fields_of,
+    merged,
+    pull_secrets,
+)
 from sandboxd.backends.kubernetes.objects import INSTALLATION, ISOLATED, labels_of
 from sandboxd.backends.kubernetes.talking.server import Json
 from sandboxd.guest.inside import GUEST_INSIDE
@@ -57,9 +64,13 @@ class Standing:
         return 0 < self.wanted <= self.ready
 
 
-def errand_of(image: str, options: PodOptions) -> Errand:
-    """The errand for templates of that image whose pods have these fields."""
+def errand_of(image: str, options: PodOptions, *, secrets: Sequence[str] = ()) -> Errand:
+    """The errand for templates of that image whose pods have these fields. secrets: with which
+    all images are pulled.
+    """
     fields = fields_of(options)
+    if secrets:
+        fields = merged(fields, {"imagePullSecrets": pull_secrets(secrets)})
     choice = {name: fields[name] for name in _CHOICE if name in fields}
     return Errand(image=image, choice=json.dumps(choice, sort_keys=True))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 import anyio
 import structlog
@@ -145,15 +146,16 @@ class KubernetesImages:
 
     def _errands(self) -> list[Errand]:
         """Without those beyond what may be; stock comes first."""
+        errand = partial(errand_of, secrets=self._settings.image_pull_secrets)
         wanted = self._templates() if self._templates is not None else {}
         named = sorted(wanted.items(), key=lambda item: not item[1].stocked)
         errands = [
-            errand_of(image, options)
+            errand(image, options)
             for image, want in named
             for options in sorted(want.pods, key=lambda each: each.fields)
         ]
         errands += [
-            errand_of(image, PodOptions())
+            errand(image, PodOptions())
             for image in self._asked
             if image not in wanted or not wanted[image].pods
         ]

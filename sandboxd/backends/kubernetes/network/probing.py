@@ -11,6 +11,7 @@ from contextlib import suppress
 import anyio
 import structlog
 
+from sandboxd.backends.kubernetes.creating import pull_secrets
 from sandboxd.backends.kubernetes.network.policies import drop_policies, policies_of, put_policies
 from sandboxd.backends.kubernetes.objects import INSTALLATION, ISOLATED, labels_of, pods_path
 from sandboxd.backends.kubernetes.pods import Pod, pod_from
@@ -94,6 +95,7 @@ class NetworkProbe:
         name = f"sandboxd-{self._tag}-{what}"
         labels = {**labels_of(self._mark), **({ISOLATED: "true"} if isolated else {})}
         body = probe_body(name, labels, image=self._settings.guest_image, arguments=arguments)
+        body["spec"]["imagePullSecrets"] = pull_secrets(self._settings.image_pull_secrets)
         await self._server.create(pods_path(self._namespace), body)
         return name
 

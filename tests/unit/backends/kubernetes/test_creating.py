@@ -90,3 +90,10 @@ def test_a_pod_that_is_read_back_has_what_it_was_ordered_with() -> None:
 def test_an_id_that_cannot_name_a_pod_is_refused() -> None:
     with pytest.raises(SandboxdError):
         object_name("t", "Box_1")
+
+
+def test_a_pod_has_the_secrets_of_all_pods_and_its_templates_own() -> None:
+    own = PodOptions(fields=json.dumps({"imagePullSecrets": [{"name": "theirs"}]}))
+    spec = pod_body(plan(replace(SPEC, pod=own), image_pull_secrets=("ours",)))["spec"]
+    assert spec["imagePullSecrets"] == [{"name": "ours"}, {"name": "theirs"}]
+    assert "imagePullSecrets" not in pod_body(plan())["spec"]

@@ -53,6 +53,12 @@ def test_its_pod_is_of_the_image_itself_has_no_right_and_runs_the_guests_program
     assert main["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
 
+def test_secrets_for_all_pulls_stand_beside_those_of_the_template() -> None:
+    own = PodOptions(fields=json.dumps({"imagePullSecrets": [{"name": "own"}]}))
+    choice = json.loads(errand_of("i:1", own, secrets=("all",)).choice)
+    assert {each["name"] for each in choice["imagePullSecrets"]} == {"own", "all"}
+
+
 def test_another_choice_of_nodes_is_another_errand_and_other_fields_are_not() -> None:
     plain = errand_of("i:1", PodOptions())
     ranked = errand_of("i:1", PodOptions(fields=json.dumps({"priorityClassName": "high"})))

@@ -1,0 +1,78 @@
+"""The rights that the role gives are those that a life of the backend uses: each, and no other."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import anyio
+import pytest
+
+from sandboxd.backends.kubernetes.doctor import _FORWARDING, _RIGHTS
+from tests.support.cluster import TestCluster
+from tests.support.cluster_boxes import backend_on, client_context, kubeconfig_with, order
+from tests.support.cluster_pods import kill_first_process
+from tests.support.engine_proxy import server_proxy
+
+pytestmark = [pytest.mark.anyio, pytest.mark.kubernetes, pytest.mark.timeout(240)]
+
+API_PORT = 6443
+_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+_OBJECT = re.compile(
+    r"/apis?/(?:(?P<group>[a-z.]+\.io)/)?v1/namespaces/[^/]+/(?P<kind>[a-z]+)"
+    r"(?:/(?P<name>[^/?]+)(?:/(?P<part>[a-z]+))?)?(?:\?(?P<query>.*))?\Z"
+)
+# What anybody may ask of a cluster, or what nothing is lost without.
+_ASKED_BY_ALL = re.compile(r"GET /version|GET /apis/node\.k8s\.io/v1/runtimeclasses")
+
+Right = tuple[str, str, str]
+
+
+def right_of(call: str) -> Right:
+    """The group, the kind and the verb that a call needs."""
+    method, path = call.split(" ", 1)
+    found = _OBJECT.match(path)
+    assert found is not None, call
+    kind = "/".join(filter(None, (found["kind"], found["part"])))
+    if method != "GET":
+        return found["group"] or "", kind, _VERBS[method]
+    watches = "watch=true" in (found["query"] or "").lower()
+    return found["group"] or "", kind, "get" if found["name"] else "watch" if watches else "list"
+
+
+@pytest.mark.requirement("OP-03")
+async def test_every_right_of_the_role_is_used_and_no_other_is(
+    cluster: TestCluster, tmp_path: Path
+) -> None:
+    async with server_proxy(API_PORT, client_context(cluster)) as proxy:
+        file = kubeconfig_with(tmp_path / "k", server=proxy.host, user="{}")
+        settings = {"kubeconfig": file, "installation": "0f1e2d3c4b5a"}
+        async with (
+            backend_on(cluster, **settings, network_policy="probe") as backend,
+            backend_on(cluster, **settings),  # a daemon that finds the policies of another
+        ):
+            box = await backend.make(order())
+            async with backend.watch() as deaths:
+                kill_first_process(str(box.details["uid"]))
+                with anyio.fail_after(60):
+                    await anext(deaths)
+        used = {right_of(call) for call in proxy.made if not _ASKED_BY_ALL.match(call)}
+    assert used == rights(_RIGHTS)
+
+
+async def test_a_daemon_outside_uses_the_right_to_forward_besides(
+    cluster: TestCluster, tmp_path: Path
+) -> None:
+    async with server_proxy(API_PORT, client_context(cluster)) as proxy:
+        file = kubeconfig_with(tmp_path / "k", server=proxy.host, user="{}")
+        async with backend_on(cluster, kubeconfig=file, guest="forward") as backend:
+            await backend.make(order())
+        used = {right_of(call) for call in proxy.made if not _ASKED_BY_ALL.match(call)}
+    # A WebSocket is a `get`; newer servers ask for `create` besides.
+    assert used - rights(_RIGHTS) == {("", "pods/portforward", "get")}
+    assert ("", "pods/portforward", "create") in rights(_FORWARDING)
+
+
+def rights(table: tuple[tuple[str, str, tuple[str, ...]], ...]) -> set[Right]:
+    """A table of them, one by one."""
+    return {(group, kind, verb) for group, kind, verbs in table for verb in verbs}
