@@ -13,6 +13,7 @@ from sandboxd.backends.parts.deaths import forged, lost
 from sandboxd.backends.protocol import Death
 from sandboxd.errors import SandboxdError
 from sandboxd.guest.proven import NotTheGuest, connect_guest, is_our_own
+from sandboxd.linux.processes import is_ending
 from sandboxd.wire.codes import ErrorCode
 
 _UNREACHABLE_S = 2.0  # for a box whose guest does not listen to be found dead
@@ -62,6 +63,8 @@ async def reach(
                 ) from error
             with anyio.move_on_after(_UNREACHABLE_S):
                 await box.gone.wait()
-            if not box.gone.is_set():
+            # A guest on its way out has closed its socket, and waits for all others in its box.
+            if not box.gone.is_set() and not is_ending(guest_pid):
                 await end(forged(box.box_id, peer_pid=0, guest_pid=guest_pid))
+            await box.gone.wait()
             raise lost(box.death) from error
