@@ -9,6 +9,7 @@ import random
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from itertools import cycle
 
 from tests.faults.inhabitants import Process, held
 from tests.faults.stock import READY
@@ -31,6 +32,7 @@ class KubernetesYard:
 
     def __init__(self, cluster: TestCluster) -> None:
         self._cluster = cluster
+        self._doomed = cycle([("kube-apiserver",), ("kubelet",), ("kubelet", "kube-apiserver")])
         self.config = f"""
 {cluster_table(cluster)}
 [templates.python]
@@ -68,8 +70,8 @@ pool = {{ready = {READY}, max = {MOST}, starting = 12}}
         return []
 
     def upset(self, chance: random.Random) -> str:
-        """Kill the server, the kubelet or both, and start them again."""
-        doomed = chance.choice([("kube-apiserver",), ("kubelet",), ("kubelet", "kube-apiserver")])
+        """Kill the server, the kubelet or both, one after the other, and start them again."""
+        doomed = next(self._doomed)
         for program in doomed:
             self._cluster.end(program)
         time.sleep(chance.uniform(*_AWAY_S))
