@@ -1,4 +1,4 @@
-"""Calls that begin something: what a cancelled caller knows, and how long a busy server may take."""
+"""Calls that begin something: what a cancelled caller knows, how long a busy server may take."""
 
 from __future__ import annotations
 
