@@ -9,6 +9,7 @@ import random
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from itertools import cycle
 
 from tests.faults.inhabitants import Process, held
 from tests.faults.stock import READY
@@ -25,11 +26,13 @@ class KubernetesYard:
 
     backend = "kubernetes"
     slowness = 12.0
-    # Boxes are killed and removed in the making too; a server that is away makes none.
-    excused = frozenset({"backend_unavailable", "start_failed"})
+    # Boxes are killed and removed in the making too; a server that is away makes none; and a caller
+    # whose request was cut by one daemon after the other is not patient for ever.
+    excused = frozenset({"backend_unavailable", "start_failed", "api_unreachable"})
 
     def __init__(self, cluster: TestCluster) -> None:
         self._cluster = cluster
+        self._doomed = cycle([("kube-apiserver",), ("kubelet",), ("kubelet", "kube-apiserver")])
         self.config = f"""
 {cluster_table(cluster)}
 [templates.python]
@@ -67,8 +70,8 @@ pool = {{ready = {READY}, max = {MOST}, starting = 12}}
         return []
 
     def upset(self, chance: random.Random) -> str:
-        """Kill the server, the kubelet or both, and start them again."""
-        doomed = chance.choice([("kube-apiserver",), ("kubelet",), ("kubelet", "kube-apiserver")])
+        """Kill the server, the kubelet or both, one after the other, and start them again."""
+        doomed = next(self._doomed)
         for program in doomed:
             self._cluster.end(program)
         time.sleep(chance.uniform(*_AWAY_S))

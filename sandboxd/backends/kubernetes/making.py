@@ -35,7 +35,6 @@ from sandboxd.backends.protocol import BoxOrder, Death
 from sandboxd.errors import SandboxdError
 from sandboxd.wire.codes import ErrorCode
 
-_CREATE_S = 20.0  # what a cancelled make still waits for the answer to what it began
 _CLEANUP_S = 25.0
 _CANCELLED_S = 6.0
 _STUCK_S = 20.0  # that a node may fail at what it tries again
@@ -150,22 +149,21 @@ class Maker:
         return pod is not None and pod.uid == record.uid and not pod.is_over
 
     async def _create(self, plan: PodPlan, progress: _Progress) -> Pod:
-        """Its secret and its pod. Even if cancelled the answer is waited for."""
+        """Its secret and its pod. Even if cancelled the answer to what was sent is waited for."""
         namespace, image = self._ground.namespace, plan.order.spec.image
         try:
-            with anyio.CancelScope(shield=True), anyio.fail_after(_CREATE_S):
-                await self._server.create(secrets_path(namespace), secret_body(plan))
-                progress.secret = True
-                pod = pod_from(await self._server.create(pods_path(namespace), pod_body(plan)))
-                progress.pod = True
-                self._book.learn(pod)
+            await self._server.begin(secrets_path(namespace), secret_body(plan))
+            progress.secret = True
+            pod = pod_from(await self._server.begin(pods_path(namespace), pod_body(plan)))
+            progress.pod = True
+            self._book.learn(pod)
         except Refused as refusal:
             if refusal.status == _CONFLICT:
                 raise SandboxdError(
                     ErrorCode.CONFLICT, f"there is a box {plan.order.box_id} already"
                 ) from refusal
             raise create_refused(refusal, image) from refusal
-        except (SandboxdError, TimeoutError):
+        except SandboxdError:
             progress.secret = progress.pod = True  # for all we know
             raise
         return pod

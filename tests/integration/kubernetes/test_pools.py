@@ -45,6 +45,7 @@ def seconds(at: str) -> float:
 
 
 @pytest.mark.anyio
+@pytest.mark.slow
 @pytest.mark.requirement("K8-04")
 @pytest.mark.skipif(bool(registry_missing()), reason=registry_missing())
 async def test_a_pull_that_fails_is_tried_ever_more_seldom_and_callers_are_told_why_at_once(
@@ -69,7 +70,7 @@ def _meet_failing_pulls(cluster: TestCluster, place: Path, more: str, image: str
             what="its circuit is open",
         )
         told = lease(opened, "broken", wait_timeout_s=60)
-        assert (told.status_code, told.json()["code"]) == (422, "image_unavailable"), told.text
+        assert (told.status_code, told.json()["code"]) == (424, "image_unavailable"), told.text
         assert image in told.json()["detail"]
         gaps = [after - before for before, after in pairwise(failures(opened, "broken"))]
         assert len(gaps) >= 4

@@ -12,7 +12,12 @@ from tests.faults.pods_yard import MOST, KubernetesYard
 from tests.faults.troubles import AT_ONCE
 from tests.support.cluster import TestCluster
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.serial]
+pytestmark = [
+    pytest.mark.kubernetes,
+    pytest.mark.serial,
+    # A call of the test's own leaves a socket to the collector whose handshake a killed server cut.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 
 def check(ledger: Ledger) -> None:
@@ -24,7 +29,7 @@ def check(ledger: Ledger) -> None:
 @pytest.mark.timeout(280)
 @pytest.mark.requirement("K8-09")
 def test_rollouts_over_a_cluster_that_is_upset_are_all_accounted_for(cluster: TestCluster) -> None:
-    extent = Extent(rounds=3, leases=20, callers=8, engine_rounds=0.4)
+    extent = Extent(rounds=4, leases=20, callers=8, engine_rounds=0.6, life_s=1.0)
     check(keep_account(KubernetesYard(cluster), extent=extent, seed=4))
 
 

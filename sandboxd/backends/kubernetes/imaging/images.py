@@ -23,12 +23,7 @@ from sandboxd.backends.kubernetes.objects import pods_path
 from sandboxd.backends.kubernetes.pods import Pod, pod_from
 from sandboxd.backends.kubernetes.refusals import is_stuck, stuck, trouble_of
 from sandboxd.backends.kubernetes.settings import KubernetesSettings
-from sandboxd.backends.kubernetes.talking.server import (
-    ApiServer,
-    Refused,
-    refused_call,
-    unavailable,
-)
+from sandboxd.backends.kubernetes.talking.server import ApiServer, Refused, refused_call
 from sandboxd.backends.kubernetes.watching.book import PodBook
 from sandboxd.backends.protocol import Image, ImageState, Wanted
 from sandboxd.clock import Clock, SystemClock
@@ -43,7 +38,6 @@ _NOTICE_S = 5.0  # in which a change of templates is noticed, which costs the se
 _LONGEST_S = 600.0  # for an image that somebody waits for
 _STUCK_S = 20.0
 _CLOSING_S = 15.0
-_CREATE_S = 10.0
 _MAX_USED = 1024
 _CONFLICT = 409
 
@@ -125,9 +119,9 @@ class KubernetesImages:
             try:
                 if self._is_due():
                     await self._look()
-            except (SandboxdError, Refused, TimeoutError) as error:
-                self._sight.failed(_outage(error))
-                log.warning("images.unseen", error=str(error) or "timed out")
+            except (SandboxdError, Refused) as error:
+                self._sight.failed(refused_call(error) if isinstance(error, Refused) else error)
+                log.warning("images.unseen", error=str(error))
             self._looked.set()
             self._looked = anyio.Event()
             with anyio.move_on_after(min(self._sight.pause_s, _NOTICE_S)):
@@ -199,9 +193,7 @@ class KubernetesImages:
         )
         name = body["metadata"]["name"]
         try:
-            # Even if cancelled the answer is waited for: whoever clears up must find what there is.
-            with anyio.CancelScope(shield=True), anyio.fail_after(_CREATE_S):
-                await self._server.create(daemon_sets_path(self._namespace), body)
+            await self._server.begin(daemon_sets_path(self._namespace), body)
         except Refused as refusal:
             if refusal.status != _CONFLICT:  # somebody was faster
                 raise
@@ -274,10 +266,3 @@ class KubernetesImages:
     async def _ring(self) -> None:
         await self._bell.wait()
         self._bell = anyio.Event()
-
-
-def _outage(error: SandboxdError | Refused | TimeoutError) -> SandboxdError:
-    """Why nothing is known of nodes just now."""
-    if isinstance(error, SandboxdError):
-        return error
-    return refused_call(error) if isinstance(error, Refused) else unavailable("timed out")

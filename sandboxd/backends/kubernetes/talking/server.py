@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -26,6 +27,7 @@ Query = Mapping[str, str | int | bool]
 
 CALL_S = 30.0  # what a server under load may take for one call
 CONNECT_S = 5.0
+_FINISH_S = 20.0  # what a cancelled call still waits for the answer to what it began
 _BUSY_S = 90.0  # that a call goes on while the server asks for patience
 _USUAL_RETRY_S = 1.0
 _LONGEST_RETRY_S = 30.0
@@ -98,6 +100,12 @@ class ApiServer:
         """A new object."""
         return await self.call("POST", path, query=query, body=body)
 
+    async def begin(self, path: str, body: Json) -> Json:
+        """A new object. Once it is asked for the answer is waited for, even if cancelled, for up to
+        20 s, so that a caller who is interrupted knows what there is.
+        """
+        return await self.call("POST", path, body=body, finish=True)
+
     async def replace(self, path: str, body: Json) -> Json:
         """Another in an object's place."""
         return await self.call("PUT", path, body=body)
@@ -120,20 +128,26 @@ class ApiServer:
                 raise
 
     async def call(
-        self, method: str, path: str, *, query: Query | None = None, body: Json | None = None
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Query | None = None,
+        body: Json | None = None,
+        finish: bool = False,
     ) -> Json:
-        """One call; asked for patience, and with credentials read anew, it is made again."""
+        """One call; asked for patience, and with credentials read anew, it is made again.
+
+        finish: as for `begin`; the waits between are cancelled as any.
+        """
         deadline = anyio.current_time() + _BUSY_S
         renewed = False
         while True:
             await self._line.wait_for_peace()
             access = self._line.access
+            exchange = partial(_exchange, access, method, path, query=query, body=body)
             try:
-                return await to_thread.run_sync(
-                    lambda: _exchange(access, method, path, query=query, body=body),  # noqa: B023 - awaited here
-                    limiter=self._limiter,
-                    abandon_on_cancel=True,
-                )
+                return await self._in_a_thread(exchange, finish=finish)
             except Refused as refusal:
                 if refusal.status == 401 and not renewed:
                     renewed = True
@@ -143,6 +157,16 @@ class ApiServer:
                     self._line.not_before = anyio.current_time() + pause
                 else:
                     raise _judged(refusal) from refusal
+
+    async def _in_a_thread(self, exchange: Callable[[], Json], *, finish: bool) -> Json:
+        run = partial(to_thread.run_sync, exchange, limiter=self._limiter, abandon_on_cancel=True)
+        if not finish:
+            return await run()
+        try:
+            with anyio.CancelScope(shield=True), anyio.fail_after(_FINISH_S):
+                return await run()
+        except TimeoutError as error:
+            raise unavailable("no answer in time") from error
 
     async def renew(self, stale: Access) -> None:
         """Have the credentials read anew, for what is no plain call."""

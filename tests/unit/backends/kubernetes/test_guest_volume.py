@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -15,12 +10,12 @@ import pytest
 from sandboxd.backends.kubernetes.creating import PodPlan, pod_body
 from sandboxd.backends.kubernetes.guest_volume import choose_guest_volume
 from sandboxd.backends.kubernetes.settings import GuestVolumeWord, KubernetesSettings
-from sandboxd.backends.kubernetes.talking.credentials import Access, read_access
 from sandboxd.backends.kubernetes.talking.server import open_server
 from sandboxd.backends.protocol import BoxOrder
 from sandboxd.errors import SandboxdError
 from sandboxd.model.template import BoxSpec
 from sandboxd.wire.codes import ErrorCode
+from tests.support.small_server import Answer, access_to, small_server
 
 pytestmark = pytest.mark.anyio
 
@@ -29,47 +24,20 @@ def settings(word: GuestVolumeWord = "auto") -> KubernetesSettings:
     return KubernetesSettings(installation="tests", guest_image="g:1", guest_volume=word)
 
 
-@contextmanager
-def api_server(*, keeps: bool) -> Iterator[tuple[str, list[str]]]:
-    """One that takes pods and drops what it does not know, or does not; and what it was asked."""
-    asked: list[str] = []
-
-    class Answers(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            asked.append(self.path)
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            if not keeps:
-                body["spec"]["volumes"] = [{"name": "guest", "emptyDir": {}}]
-            data = json.dumps(body).encode()
-            self.send_response(201)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, *_: Any) -> None:
-            """Nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}", asked
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 async def chosen(
     tmp_path: Path, version: str, *, keeps: bool, word: GuestVolumeWord = "auto"
 ) -> tuple[str, list[str]]:
-    with api_server(keeps=keeps) as (url, asked):
-        file = tmp_path / "kubeconfig"
-        file.write_text(
-            "apiVersion: v1\nkind: Config\ncurrent-context: c\n"
-            f"clusters: [{{name: k, cluster: {{server: {url}}}}}]\n"
-            "users: [{name: u, user: {}}]\ncontexts: [{name: c, context: {cluster: k, user: u}}]\n"
-        )
-        server = await open_server(lambda: access_of(file), threads=1)
+    """What is chosen at a server that keeps such volumes or drops them, and what it was asked."""
+    asked: list[str] = []
+
+    def answers(path: str, body: dict[str, Any]) -> Answer:
+        asked.append(path)
+        if not keeps:
+            body["spec"]["volumes"] = [{"name": "guest", "emptyDir": {}}]
+        return Answer(body=body)
+
+    with small_server(answers) as url:
+        server = await open_server(access_to(url, tmp_path), threads=1)
         try:
             found = await choose_guest_volume(
                 server, settings(word), namespace="n", version=version
@@ -77,10 +45,6 @@ async def chosen(
         finally:
             await server.aclose()
     return found, asked
-
-
-def access_of(file: Path) -> Access:
-    return read_access(file, "")
 
 
 async def test_it_is_an_image_where_the_server_keeps_such_a_volume_and_no_pod_is_made(
