@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.kubernetes, pytest.mark.timeout(240
 API_PORT = 6443
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _OBJECT = re.compile(
-    r"/apis?/(?:(?P<group>[a-z.]+\.io)/)?v1/namespaces/[^/]+/(?P<kind>[a-z]+)"
+    r"/apis?/(?:(?P<group>[a-z][a-z0-9.]+)/)?v1/namespaces/[^/]+/(?P<kind>[a-z]+)"
     r"(?:/(?P<name>[^/?]+)(?:/(?P<part>[a-z]+))?)?(?:\?(?P<query>.*))?\Z"
 )
 # What anybody may ask of a cluster, or what nothing is lost without.
@@ -52,6 +52,11 @@ async def test_every_right_of_the_role_is_used_and_no_other_is(
             backend_on(cluster, **settings),  # a daemon that finds the policies of another
         ):
             box = await backend.make(order())
+            assert backend.deeds is not None
+            backend.deeds.note(box, lease_id="sbx-1", run_id="", group_id="")
+            with anyio.fail_after(30):
+                while not any(call.startswith("PATCH ") for call in proxy.made):
+                    await anyio.sleep(0.1)
             async with backend.watch() as deaths:
                 kill_first_process(str(box.details["uid"]))
                 with anyio.fail_after(60):
