@@ -83,6 +83,7 @@ _SHAPES: Mapping[str, Json] = {
     "sandboxes.namespace": _MAYBE_NAME,
     "sandboxes.networkPolicy": _one_of("probe", "enforced", "none"),
     "sandboxes.guest": _one_of("address", "forward"),
+    "sandboxes.guestVolume": _one_of("auto", "copy", "image"),
     "sandboxes.cpuRequest": _PART,
     "sandboxes.memoryRequest": _PART,
     "sandboxes.starting": {**_whole(1), "maximum": 1000},

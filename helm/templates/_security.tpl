@@ -16,9 +16,12 @@ capabilities: {drop: [ALL]}
 
 {{- /* What a daemon does in the namespace of its sandboxes; `sandboxd doctor` asks for the same. */ -}}
 {{- define "sandboxd.rules" -}}
-- {apiGroups: [""], resources: [pods], verbs: [create, get, list, watch, delete]}
+- {apiGroups: [""], resources: [pods], verbs: [create, get, list, watch, patch, delete]}
 {{- if eq .Values.sandboxes.guest "forward" }}
 - {apiGroups: [""], resources: [pods/portforward], verbs: [create, get]}
+{{- end }}
+{{- if .Values.sandboxes.prefetchImages }}
+- {apiGroups: [apps], resources: [daemonsets], verbs: [create, list, delete]}
 {{- end }}
 - {apiGroups: [""], resources: [secrets], verbs: [create, list, delete]}
 - {apiGroups: [""], resources: [events], verbs: [list]}

@@ -94,17 +94,18 @@ class TestCluster:
         self._forwarding = Path("/proc/sys/net/ipv4/ip_forward")
         self._forwarded = self._forwarding.read_text()
 
-    def start(self) -> None:
+    def start(self, **told: str) -> None:
         """Boot it, or whatever of it does not run, and wait until it takes pods.
 
         The script is run again where it gives up. It pipes into `grep -q` under `pipefail`: where
         grep is done before the other has written all, what is there counts as missing now and
-        then.
+        then. told: variables of the script; KUBE_PROXY="1" has Services lead somewhere.
         """
         for _ in range(_STARTS - 1):
-            if self._script("start.sh", timeout_s=_START_S):
+            if self._script("start.sh", timeout_s=_START_S, **told):
                 return
-        assert self._script("start.sh", timeout_s=_START_S), f"no cluster: {self.last_words()}"
+        started = self._script("start.sh", timeout_s=_START_S, **told)
+        assert started, f"no cluster: {self.last_words()}"
 
     def bring(self) -> None:
         """Bring the images in that pods of the tests are made of."""
@@ -166,11 +167,11 @@ class TestCluster:
         left = traces(self.directory)
         assert left == [], f"left of the tests' cluster: {left}"
 
-    def _script(self, name: str, *, timeout_s: float) -> bool:
+    def _script(self, name: str, *, timeout_s: float, **told: str) -> bool:
         with (self.directory / "log").open("ab") as log:
             done = subprocess.run(
                 ["bash", str(scripts() / name)],
-                env=self._environ(),
+                env=self._environ() | told,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

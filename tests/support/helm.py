@@ -17,7 +17,7 @@ from typing import Any
 from sandboxd_client import Sandboxd
 from scripts.images.daemon import write_from_debian
 from tests.contract.speaker import eventually
-from tests.support.cluster import GUEST_IMAGE, POD_IMAGE, TestCluster, scripts
+from tests.support.cluster import GUEST_IMAGE, POD_IMAGE, TestCluster
 from tests.support.cluster_tools import tool
 from tests.support.daemon import ROOT
 from tests.support.pages import free_port
@@ -54,21 +54,9 @@ def bring_services(cluster: TestCluster) -> None:
         mark.seek(0)
         if mark.read():
             return
-        _bring_services(cluster)
+        cluster.start(KUBE_PROXY="1")
+        cluster.bring_archive(lambda into: write_from_debian(into, tag=DAEMON_IMAGE))
         mark.write("there")
-
-
-def _bring_services(cluster: TestCluster) -> None:
-    done = subprocess.run(
-        ["bash", str(scripts() / "start.sh")],
-        env={**os.environ, "K8S": str(cluster.directory), "KUBE_PROXY": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-2000:]
-    cluster.bring_archive(lambda into: write_from_debian(into, tag=DAEMON_IMAGE))
 
 
 class Release:

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]
 
 _OURS = (
     "pods,secrets,persistentvolumeclaims,networkpolicies,serviceaccounts,roles,rolebindings,"
-    "configmaps,services,deployments,jobs"
+    "configmaps,services,deployments,daemonsets,jobs"
 )
 
 

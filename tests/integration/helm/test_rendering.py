@@ -16,7 +16,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from sandboxd.backends.kubernetes.doctor import _FORWARDING, _RIGHTS
+from sandboxd.backends.kubernetes.doctor import _FORWARDING, _PREFETCHING, _RIGHTS
 from sandboxd.guest.tcp import GUEST_PORT
 from sandboxd.settings import Settings, load_settings
 from sandboxd.telemetry.metrics import Metrics
@@ -59,6 +59,8 @@ MATRIX: Mapping[str, Json] = {
             "namespace": "sandboxes",
             "networkPolicy": "enforced",
             "guest": "forward",
+            "guestVolume": "copy",
+            "prefetchImages": True,
             "allowImages": ["registry.internal/*"],
             "imagePullSecrets": ["registry"],
             "pod": {"node_selector": {"pool": "sandboxes"}},
@@ -232,6 +234,9 @@ def test_the_role_is_what_the_daemon_asks_for_and_nothing_over_the_cluster(tmp_p
     forwarding = {(group, kind, verb) for group, kind, verbs in _FORWARDING for verb in verbs}
     by_forward = render({"sandboxes": {"guest": "forward"}}, tmp_path)
     assert rights(by_forward, "rollouts-sandboxd") == wanted | forwarding
+    prefetching = {(group, kind, verb) for group, kind, verbs in _PREFETCHING for verb in verbs}
+    with_images = render({"sandboxes": {"prefetchImages": True}}, tmp_path)
+    assert rights(with_images, "rollouts-sandboxd") == wanted | prefetching
     (cluster,) = of_kind(render({"rbac": {"runtimeClasses": True}}, tmp_path), "ClusterRole")
     assert cluster["rules"] == [
         {"apiGroups": ["node.k8s.io"], "resources": ["runtimeclasses"], "verbs": ["list"]}

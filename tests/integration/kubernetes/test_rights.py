@@ -9,17 +9,18 @@ import anyio
 import pytest
 
 from sandboxd.backends.kubernetes.doctor import _FORWARDING, _RIGHTS
+from tests.contract.speaker import eventually
 from tests.support.cluster import TestCluster
 from tests.support.cluster_boxes import backend_on, client_context, kubeconfig_with, order
 from tests.support.cluster_pods import kill_first_process
-from tests.support.engine_proxy import server_proxy
+from tests.support.engine_proxy import EngineProxy, server_proxy
 
 pytestmark = [pytest.mark.anyio, pytest.mark.kubernetes, pytest.mark.timeout(240)]
 
 API_PORT = 6443
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _OBJECT = re.compile(
-    r"/apis?/(?:(?P<group>[a-z.]+\.io)/)?v1/namespaces/[^/]+/(?P<kind>[a-z]+)"
+    r"/apis?/(?:(?P<group>[a-z][a-z0-9.]+)/)?v1/namespaces/[^/]+/(?P<kind>[a-z]+)"
     r"(?:/(?P<name>[^/?]+)(?:/(?P<part>[a-z]+))?)?(?:\?(?P<query>.*))?\Z"
 )
 # What anybody may ask of a cluster, or what nothing is lost without.
@@ -52,6 +53,9 @@ async def test_every_right_of_the_role_is_used_and_no_other_is(
             backend_on(cluster, **settings),  # a daemon that finds the policies of another
         ):
             box = await backend.make(order())
+            assert backend.deeds is not None
+            backend.deeds.note(box, lease_id="sbx-1", run_id="", group_id="")
+            await anyio.to_thread.run_sync(until_patched, proxy)
             async with backend.watch() as deaths:
                 kill_first_process(str(box.details["uid"]))
                 with anyio.fail_after(60):
@@ -71,6 +75,15 @@ async def test_a_daemon_outside_uses_the_right_to_forward_besides(
     # A WebSocket is a `get`; newer servers ask for `create` besides.
     assert used - rights(_RIGHTS) == {("", "pods/portforward", "get")}
     assert ("", "pods/portforward", "create") in rights(_FORWARDING)
+
+
+def until_patched(proxy: EngineProxy) -> None:
+    """Wait for a first PATCH. Blocks."""
+    eventually(
+        lambda: any(call.startswith("PATCH ") for call in list(proxy.made)),
+        within_s=30,
+        what="the pod is told whose it is",
+    )
 
 
 def rights(table: tuple[tuple[str, str, tuple[str, ...]], ...]) -> set[Right]:
