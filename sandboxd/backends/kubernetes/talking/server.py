@@ -164,9 +164,10 @@ class ApiServer:
             return await run()
         try:
             with anyio.CancelScope(shield=True), anyio.fail_after(_FINISH_S):
-                return await run()
+                answer = await run()
         except TimeoutError as error:
             raise unavailable("no answer in time") from error
+        return answer
 
     async def renew(self, stale: Access) -> None:
         """Have the credentials read anew, for what is no plain call."""
