@@ -163,7 +163,7 @@ class ApiServer:
         if not finish:
             return await run()
         try:
-            with anyio.CancelScope(shield=True), anyio.fail_after(_FINISH_S):
+            with anyio.fail_after(_FINISH_S, shield=True):
                 return await run()
         except TimeoutError as error:
             raise unavailable("no answer in time") from error
