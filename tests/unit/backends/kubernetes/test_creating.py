@@ -90,3 +90,25 @@ def test_a_pod_that_is_read_back_has_what_it_was_ordered_with() -> None:
 def test_an_id_that_cannot_name_a_pod_is_refused() -> None:
     with pytest.raises(SandboxdError):
         object_name("t", "Box_1")
+
+
+@pytest.mark.parametrize(
+    ("started_at", "has_run"),
+    [
+        (None, False),
+        ("1970-01-01T00:00:00Z", False),
+        ("2026-11-30T12:00:00Z", True),
+    ],
+)
+def test_a_container_that_its_node_made_and_never_started_has_not_run(
+    started_at: str | None, *, has_run: bool
+) -> None:
+    """A kubelet that was killed in between counts it as ended, with 0."""
+    body = pod_body(plan())
+    body["metadata"]["uid"] = "u-1"
+    ended = {"terminated": {"exitCode": 0, "startedAt": started_at, "reason": "Completed"}}
+    statuses = [{"name": "sandbox", "state": ended}]
+    body["status"] = {"phase": "Succeeded", "containerStatuses": statuses}
+    end = pod_from(body).end
+    assert end is not None
+    assert (end.exit_code, end.has_run) == (0, has_run)
