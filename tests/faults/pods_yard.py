@@ -26,6 +26,7 @@ class KubernetesYard:
 
     backend = "kubernetes"
     slowness = 12.0
+    removes = True
     # Boxes are killed and removed in the making too; a server that is away makes none; and a caller
     # whose request was cut by one daemon after the other is not patient for ever.
     excused = frozenset({"backend_unavailable", "start_failed", "api_unreachable"})
@@ -60,10 +61,9 @@ pool = {{ready = {READY}, max = {MOST}, starting = 12}}
         """The node needs its own to the end."""
         return held(0, is_it=lambda _: False)
 
-    def remove(self, service: Service, box_id: str) -> bool:
+    def remove(self, service: Service, box_id: str) -> None:
         """Delete its pod by force."""
         Pods(self._cluster, service).remove(box_id)
-        return True
 
     def ran(self, service: Service, box_id: str) -> list[str]:
         """Not where the node keeps it."""

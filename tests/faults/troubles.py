@@ -86,11 +86,11 @@ class Troubles:
             return guest.send(signal.SIGKILL)
 
     def _remove_a_box(self, box_id: str) -> bool:
+        if not self.yard.removes:
+            return False
         self.ledger.killed_boxes.add(box_id)
-        if self.yard.remove(self.service, box_id):
-            return True
-        self.ledger.killed_boxes.discard(box_id)
-        return False
+        self.yard.remove(self.service, box_id)
+        return True
 
     def _judge(self, box_id: str) -> None:
         """Nobody can ask it any more in a moment."""

@@ -27,6 +27,7 @@ _POOL = f"ready = {READY}, max = 24, starting = 4"
 
 class Yard(Protocol):
     """One backend's. excused: ends of leases, and codes, that what it upsets accounts for.
+    removes: whether boxes are taken away as a whole, beside being killed.
 
     slowness: how much longer than on the fastest a round must be for work to get done in it.
     """
@@ -34,6 +35,7 @@ class Yard(Protocol):
     backend: str
     config: str
     slowness: float
+    removes: bool
     excused: frozenset[str]
 
     def box_ids(self, service: Service) -> set[str]:
@@ -48,8 +50,8 @@ class Yard(Protocol):
         """A process outside of the box that it needs no more once it runs; None for none."""
         ...
 
-    def remove(self, service: Service, box_id: str) -> bool:
-        """Take the whole box away, as an operator might; False where that is not done."""
+    def remove(self, service: Service, box_id: str) -> None:
+        """Take the whole box away, as an operator might."""
         ...
 
     def ran(self, service: Service, box_id: str) -> list[str]:
@@ -70,6 +72,7 @@ class LocalYard:
 
     backend = "local"
     slowness = 1.0
+    removes = False
     config = f"""
 [templates.python]
 image = "host"
@@ -105,9 +108,8 @@ pool = {{{_POOL}}}
         with held(outer, is_it=lambda pid: box_id.encode() in words_of(pid)) as process:
             yield process
 
-    def remove(self, service: Service, box_id: str) -> bool:
-        """It is its first process."""
-        return False
+    def remove(self, service: Service, box_id: str) -> None:
+        """It is its first process, which is killed anyway."""
 
     def ran(self, service: Service, box_id: str) -> list[str]:
         """From the directory that the box's writes go to."""
@@ -131,6 +133,7 @@ class DockerYard:
 
     backend = "docker"
     slowness = 4.0
+    removes = False
     # A daemon is back later than callers wait for it, where many boxes are to be looked at.
     excused = frozenset({"node_lost", "backend_unavailable", "start_failed", "api_unreachable"})
 
@@ -161,9 +164,8 @@ class DockerYard:
         """The engine needs its own to the end."""
         yield None
 
-    def remove(self, service: Service, box_id: str) -> bool:
+    def remove(self, service: Service, box_id: str) -> None:
         """Not here: a removed container is told as a killed one is."""
-        return False
 
     def ran(self, service: Service, box_id: str) -> list[str]:
         """Not where the engine keeps it."""

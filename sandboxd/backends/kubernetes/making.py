@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import anyio
+import structlog
 from anyio.abc import ByteStream
 
 from sandboxd.backends.kubernetes.creating import PodPlan, pod_body, secret_body
@@ -35,10 +36,13 @@ from sandboxd.backends.protocol import BoxOrder, Death
 from sandboxd.errors import SandboxdError
 from sandboxd.wire.codes import ErrorCode
 
+log = structlog.get_logger(__name__)
+
 _CLEANUP_S = 25.0
 _CANCELLED_S = 6.0
 _STUCK_S = 20.0  # that a node may fail at what it tries again
 _CONFLICT = 409
+_TRIES = 3  # of what no node has run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +61,17 @@ class _Progress:
 
     secret: bool = False
     pod: bool = False
+
+
+class _NeverRan(Exception):
+    """The node made the sandbox's container and never started it, so that it can be made again.
+
+    told: what the caller hears if it cannot.
+    """
+
+    def __init__(self, told: SandboxdError) -> None:
+        super().__init__(told.detail)
+        self.told = told
 
 
 class Maker:
@@ -91,10 +106,22 @@ class Maker:
         plan = self._plan(order)
         patience_s = self._ground.settings.ready_timeout_s
         async with self._starting:
+            return await self._make(plan, patience_s=patience_s, tries=_TRIES)
+
+    async def _make(
+        self, plan: PodPlan, *, patience_s: float, tries: int
+    ) -> tuple[Pod, ByteStream | None]:
+        order = plan.order
+        for left in reversed(range(tries)):
             progress = _Progress()
             try:
                 with anyio.fail_after(patience_s):
                     return await self._bring_up(plan, progress)
+            except _NeverRan as error:
+                is_gone = await self._clean_up(order.box_id, progress)
+                if not (left and is_gone):
+                    raise error.told from error
+                log.warning("make.again", box_id=order.box_id, error=error.told.detail)
             except TimeoutError as error:
                 late = await self._too_late(plan, patience_s)
                 await self._clean_up(order.box_id, progress)
@@ -106,6 +133,7 @@ class Maker:
             except BaseException:
                 await self._clean_up(order.box_id, progress)
                 raise
+        raise AssertionError("the last try returns or raises")
 
     def _plan(self, order: BoxOrder) -> PodPlan:
         settings = self._ground.settings
@@ -185,7 +213,10 @@ class Maker:
         with scope:
             pod = await self._book.until(plan.name, started)
             if pod.is_over:
-                raise ended_early(await self._judge.examine(record_of_pod(pod)), image)
+                error = ended_early(await self._judge.examine(record_of_pod(pod)), image)
+                if pod.end is not None and pod.end.exit_code == 0 and not pod.end.has_run:
+                    raise _NeverRan(error)
+                raise error
             return pod
         raise await self._gave_up(plan)
 
@@ -216,10 +247,12 @@ class Maker:
 
     async def _clean_up(
         self, box_id: str, progress: _Progress, *, within_s: float = _CLEANUP_S
-    ) -> None:
-        """Only what we made: a box of the same id may be another's."""
+    ) -> bool:
+        """Only what we made: a box of the same id may be another's. Whether all of it is gone."""
         with anyio.move_on_after(within_s, shield=True), suppress(SandboxdError):
             if progress.pod:
                 await self._remover.remove(box_id)
             elif progress.secret:
                 await self._remover.remove_secret(object_name(self._tag, box_id))
+            return True
+        return False

@@ -9,18 +9,22 @@ from sandboxd.backends.kubernetes.creating import GUEST, SANDBOX
 from sandboxd.backends.kubernetes.objects import BOX
 from sandboxd.backends.kubernetes.talking.server import Json
 
+_NEVER = ("1970-01-01", "0001-01-01")  # when nodes say that something began which did not
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerEnd:
     """How a container ended, in the words of its node. message: also what the guest left to say.
 
-    signal: 0 where that is not told.
+    signal: 0 where that is not told. has_run: False for one that its node made and never started:
+    a kubelet that was killed in between counts it as ended, with 0.
     """
 
     exit_code: int
     reason: str = ""
     message: str = ""
     signal: int = 0
+    has_run: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +130,7 @@ def _end(status: Json) -> ContainerEnd | None:
         reason=str(ended.get("reason") or ""),
         message=str(ended.get("message") or ""),
         signal=int(ended.get("signal") or 0),
+        has_run=not str(ended.get("startedAt") or _NEVER[0]).startswith(_NEVER),
     )
 
 

@@ -163,11 +163,10 @@ class ApiServer:
         if not finish:
             return await run()
         try:
-            with anyio.CancelScope(shield=True), anyio.fail_after(_FINISH_S):
-                answer = await run()
+            with anyio.fail_after(_FINISH_S, shield=True):
+                return await run()
         except TimeoutError as error:
             raise unavailable("no answer in time") from error
-        return answer
 
     async def renew(self, stale: Access) -> None:
         """Have the credentials read anew, for what is no plain call."""

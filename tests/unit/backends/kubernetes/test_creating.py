@@ -97,3 +97,25 @@ def test_a_pod_has_the_secrets_of_all_pods_and_its_templates_own() -> None:
     spec = pod_body(plan(replace(SPEC, pod=own), image_pull_secrets=("ours",)))["spec"]
     assert spec["imagePullSecrets"] == [{"name": "ours"}, {"name": "theirs"}]
     assert "imagePullSecrets" not in pod_body(plan())["spec"]
+
+
+@pytest.mark.parametrize(
+    ("started_at", "has_run"),
+    [
+        (None, False),
+        ("1970-01-01T00:00:00Z", False),
+        ("2026-11-30T12:00:00Z", True),
+    ],
+)
+def test_a_container_that_its_node_made_and_never_started_has_not_run(
+    started_at: str | None, *, has_run: bool
+) -> None:
+    """A kubelet that was killed in between counts it as ended, with 0."""
+    body = pod_body(plan())
+    body["metadata"]["uid"] = "u-1"
+    ended = {"terminated": {"exitCode": 0, "startedAt": started_at, "reason": "Completed"}}
+    statuses = [{"name": "sandbox", "state": ended}]
+    body["status"] = {"phase": "Succeeded", "containerStatuses": statuses}
+    end = pod_from(body).end
+    assert end is not None
+    assert (end.exit_code, end.has_run) == (0, has_run)
