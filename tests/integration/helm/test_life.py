@@ -46,12 +46,12 @@ def assert_only_in_its_namespace(opened: Release) -> None:
         ("get", "secrets", "-A"),
         ("get", "secrets", "-n", opened.namespace),
         ("list", "secrets", "-n", "kube-system"),
-        ("create", "pods/exec", "-n", "kube-system"),
-        ("create", "pods/exec", "-n", opened.namespace),
+        ("create", "pods", "--subresource=exec", "-n", "kube-system"),
+        ("create", "pods", "--subresource=exec", "-n", opened.namespace),
         ("delete", "pods", "-n", "default"),
         ("list", "nodes"),
         ("list", "namespaces"),
-        ("update", "deployments/scale", "-n", opened.namespace),
+        ("update", "deployments", "--subresource=scale", "-n", opened.namespace),
     ):
         assert not may(*words), words
 

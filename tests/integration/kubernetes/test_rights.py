@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from sandboxd.backends.kubernetes.doctor import _FORWARDING, _RIGHTS
+from sandboxd.backends.kubernetes.doctor import _RIGHTS
 from tests.contract.speaker import eventually
 from tests.support.cluster import TestCluster
 from tests.support.cluster_boxes import backend_on, client_context, kubeconfig_with, order
@@ -62,19 +62,6 @@ async def test_every_right_of_the_role_is_used_and_no_other_is(
                     await anext(deaths)
         used = {right_of(call) for call in proxy.made if not _ASKED_BY_ALL.match(call)}
     assert used == rights(_RIGHTS)
-
-
-async def test_a_daemon_outside_uses_the_right_to_forward_besides(
-    cluster: TestCluster, tmp_path: Path
-) -> None:
-    async with server_proxy(API_PORT, client_context(cluster)) as proxy:
-        file = kubeconfig_with(tmp_path / "k", server=proxy.host, user="{}")
-        async with backend_on(cluster, kubeconfig=file, guest="forward") as backend:
-            await backend.make(order())
-        used = {right_of(call) for call in proxy.made if not _ASKED_BY_ALL.match(call)}
-    # A WebSocket is a `get`; newer servers ask for `create` besides.
-    assert used - rights(_RIGHTS) == {("", "pods/portforward", "get")}
-    assert ("", "pods/portforward", "create") in rights(_FORWARDING)
 
 
 def until_patched(proxy: EngineProxy) -> None:
