@@ -42,6 +42,7 @@ class Sabotage:
     def __init__(self, inner: FakeBackend) -> None:
         self.inner = inner
         self.images = inner.images
+        self.deeds = inner.deeds
         self.script: defaultdict[str, deque[Mishap]] = defaultdict(deque)
 
     def capabilities(self) -> Capabilities:
