@@ -27,7 +27,8 @@ daemon() { # this project; then nothing is left that only installs
   "$place/bin/pip" install -q --no-deps ./sandboxd-*.whl
   "$place/bin/sandboxd" --version
   rm -rf "$place"/bin/pip* "$place"/bin/[Aa]ctivate* "$place"/lib/python3*/site-packages/pip "$place"/lib/python3*/site-packages/pip-*
-  rm -rf "$place"/lib/python3*/site-packages/setuptools* "$place"/lib/python3*/site-packages/pkg_resources "$place"/lib/python3*/site-packages/_distutils_hack
+  rm -rf "$place"/lib/python3*/site-packages/setuptools* "$place"/lib/python3*/site-packages/pkg_resources
+  rm -rf "$place"/lib/python3*/site-packages/_distutils_hack "$place"/lib/python3*/site-packages/distutils-precedence.pth
   if [ -f /etc/dpkg/dpkg.cfg.d/sandboxd ]; then # the Debian of `requirements`
     apt-get purge -q -y --auto-remove python3-venv
     apt-get clean
