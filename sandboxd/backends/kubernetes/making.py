@@ -20,6 +20,7 @@ from sandboxd.backends.kubernetes.records import BoxRecord, record_of_pod
 from sandboxd.backends.kubernetes.refusals import (
     create_refused,
     is_stuck,
+    never_ran,
     no_room,
     stuck,
     trouble_of,
@@ -206,7 +207,7 @@ class Maker:
                 death = Death(box_id=plan.order.box_id, detail="somebody deleted its pod")
                 raise ended_early(death, image)
             if trouble := trouble_of(pod, image, guest_image):
-                raise trouble
+                raise _NeverRan(trouble) if never_ran(pod) else trouble
             self._bound(scope, pod)
             return pod if pod.is_over or (pod.lives and pod.address) else None
 
@@ -214,9 +215,7 @@ class Maker:
             pod = await self._book.until(plan.name, started)
             if pod.is_over:
                 error = ended_early(await self._judge.examine(record_of_pod(pod)), image)
-                if pod.end is not None and pod.end.exit_code == 0 and not pod.end.has_run:
-                    raise _NeverRan(error)
-                raise error
+                raise _NeverRan(error) if never_ran(pod) else error
             return pod
         raise await self._gave_up(plan)
 

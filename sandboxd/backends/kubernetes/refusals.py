@@ -39,6 +39,7 @@ _PULLS = {
     Cause.INVALID: "the node does not take this reference",
 }
 _NOT_STARTED = frozenset({"StartError", "ContainerCannotRun"})
+_CUT = re.compile(r"context canceled|context deadline exceeded|transport is closing")
 _NO_ROOM = re.compile(r"\AOutOf|\AUnexpectedAdmissionError\Z|\ANode(Affinity|Name|Ports)\Z")
 _QUOTA = re.compile(r"exceeded quota|insufficient quota", re.IGNORECASE)
 _RUNTIME = re.compile(r"runtimeclass", re.IGNORECASE)
@@ -100,6 +101,18 @@ def trouble_of(pod: Pod, image: str, guest_image: str) -> SandboxdError | None:
             retry_after_s=1.0,
         )
     return None
+
+
+def never_ran(pod: Pod) -> bool:
+    """Whether its node was cut off at starting one of its containers, as by a kubelet that is
+    started anew: nothing of ours has run in it, so that it can be made again.
+    """
+    if pod.end is not None and pod.end.exit_code == 0 and not pod.end.has_run:
+        return True
+    return any(
+        end is not None and end.reason in _NOT_STARTED and bool(_CUT.search(end.message))
+        for end in (pod.end, pod.guest_end)
+    )
 
 
 def is_stuck(pod: Pod) -> bool:

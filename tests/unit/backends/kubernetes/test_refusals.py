@@ -5,12 +5,19 @@ from __future__ import annotations
 import pytest
 
 from sandboxd.backends.kubernetes.pods import ContainerEnd, Pod, Waiting
-from sandboxd.backends.kubernetes.refusals import create_refused, is_stuck, stuck, trouble_of
+from sandboxd.backends.kubernetes.refusals import (
+    create_refused,
+    is_stuck,
+    never_ran,
+    stuck,
+    trouble_of,
+)
 from sandboxd.backends.kubernetes.talking.server import Refused
 from sandboxd.backends.kubernetes.watching.verdicts import Word
 from sandboxd.wire.codes import ErrorCode, Fault
 
 IMAGE, GUEST_IMAGE = "registry.test/evals:1", "registry.test/guest:1"
+_START = "failed to start containerd task: "
 _PULL = 'rpc error: code = Unknown desc = failed to pull and unpack image "{}": {}'
 
 
@@ -95,3 +102,25 @@ def test_a_node_that_has_no_room_after_all_is_a_want_of_capacity() -> None:
     error = trouble_of(pod, IMAGE, GUEST_IMAGE)
     assert error is not None
     assert error.code is ErrorCode.CAPACITY
+
+
+@pytest.mark.parametrize(
+    ("end", "expected"),
+    [
+        (
+            ContainerEnd(exit_code=128, reason="StartError", message=_START + "context canceled"),
+            True,
+        ),
+        (ContainerEnd(exit_code=0, reason="Completed", has_run=False), True),
+        (
+            ContainerEnd(exit_code=128, reason="StartError", message=_START + "exec format error"),
+            False,
+        ),
+        (ContainerEnd(exit_code=0, reason="Completed"), False),
+        (ContainerEnd(exit_code=137, reason="Error", message="context canceled"), False),
+    ],
+)
+def test_a_start_that_its_node_was_cut_off_at_may_be_tried_again(
+    end: ContainerEnd, *, expected: bool
+) -> None:
+    assert never_ran(Pod(name="p", uid="u", box_id="box-a", end=end)) is expected
