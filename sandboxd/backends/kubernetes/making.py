@@ -43,7 +43,7 @@ _CLEANUP_S = 25.0
 _CANCELLED_S = 6.0
 _STUCK_S = 20.0  # that a node may fail at what it tries again
 _CONFLICT = 409
-_TRIES = 3  # of what no node has run
+_TRIES = 10  # of what no node has run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,10 +113,11 @@ class Maker:
         self, plan: PodPlan, *, patience_s: float, tries: int
     ) -> tuple[Pod, ByteStream | None]:
         order = plan.order
+        deadline = anyio.current_time() + patience_s  # of all tries together
         for left in reversed(range(tries)):
             progress = _Progress()
             try:
-                with anyio.fail_after(patience_s):
+                with anyio.fail_after(deadline - anyio.current_time()):
                     return await self._bring_up(plan, progress)
             except _NeverRan as error:
                 is_gone = await self._clean_up(order.box_id, progress)
@@ -207,7 +208,7 @@ class Maker:
                 death = Death(box_id=plan.order.box_id, detail="somebody deleted its pod")
                 raise ended_early(death, image)
             if trouble := trouble_of(pod, image, guest_image):
-                raise _NeverRan(trouble) if never_ran(pod) else trouble
+                raise _NeverRan(trouble) if never_ran(pod, trouble) else trouble
             self._bound(scope, pod)
             return pod if pod.is_over or (pod.lives and pod.address) else None
 
@@ -215,7 +216,7 @@ class Maker:
             pod = await self._book.until(plan.name, started)
             if pod.is_over:
                 error = ended_early(await self._judge.examine(record_of_pod(pod)), image)
-                raise _NeverRan(error) if never_ran(pod) else error
+                raise _NeverRan(error) if never_ran(pod, error) else error
             return pod
         raise await self._gave_up(plan)
 

@@ -39,7 +39,6 @@ _PULLS = {
     Cause.INVALID: "the node does not take this reference",
 }
 _NOT_STARTED = frozenset({"StartError", "ContainerCannotRun"})
-_CUT = re.compile(r"context canceled|context deadline exceeded|transport is closing")
 _NO_ROOM = re.compile(r"\AOutOf|\AUnexpectedAdmissionError\Z|\ANode(Affinity|Name|Ports)\Z")
 _QUOTA = re.compile(r"exceeded quota|insufficient quota", re.IGNORECASE)
 _RUNTIME = re.compile(r"runtimeclass", re.IGNORECASE)
@@ -103,16 +102,17 @@ def trouble_of(pod: Pod, image: str, guest_image: str) -> SandboxdError | None:
     return None
 
 
-def never_ran(pod: Pod) -> bool:
-    """Whether its node was cut off at starting one of its containers, as by a kubelet that is
-    started anew: nothing of ours has run in it, so that it can be made again.
+def never_ran(pod: Pod, error: SandboxdError) -> bool:
+    """Whether its node failed at starting one of its containers, as one does whose kubelet is
+    started anew, and nobody but it can be blamed: nothing has run, so that it can be made again.
+    error: what there is to say of it.
     """
+    if error.code is not ErrorCode.START_FAILED or error.fault is not Fault.INFRA:
+        return False
     if pod.end is not None and pod.end.exit_code == 0 and not pod.end.has_run:
         return True
-    return any(
-        end is not None and end.reason in _NOT_STARTED and bool(_CUT.search(end.message))
-        for end in (pod.end, pod.guest_end)
-    )
+    ends = (pod.end, pod.guest_end)
+    return any(end is not None and end.reason in _NOT_STARTED for end in ends)
 
 
 def is_stuck(pod: Pod) -> bool:

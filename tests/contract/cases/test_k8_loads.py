@@ -38,6 +38,7 @@ API_PORT = 6443
 _CREATES, _AT_ONCE, _MOST = 200, 16, 32  # boxes that go count as well
 _SANDBOXES, _COMMANDS = 60, 10  # of a thousand: what the node holds beside its own
 _BUSY_S = 30.0
+_RESTART_S = 15.0  # between two restarts: a pod takes some seconds to start
 
 
 def create_and_use(opened: House, number: int) -> str:
@@ -58,7 +59,7 @@ def test_k8_01_a_command_right_after_its_sandbox_was_made_never_fails(
     done = threading.Event()
 
     def restart() -> None:
-        while not done.wait(5):
+        while not done.wait(_RESTART_S):
             cluster.end("kubelet")
             cluster.start()
 

@@ -14,10 +14,11 @@ from sandboxd.backends.kubernetes.refusals import (
 )
 from sandboxd.backends.kubernetes.talking.server import Refused
 from sandboxd.backends.kubernetes.watching.verdicts import Word
+from sandboxd.errors import SandboxdError
 from sandboxd.wire.codes import ErrorCode, Fault
 
 IMAGE, GUEST_IMAGE = "registry.test/evals:1", "registry.test/guest:1"
-_START = "failed to start containerd task: "
+_START, _FORMAT = "failed to start containerd task: ", "exec format error"
 _PULL = 'rpc error: code = Unknown desc = failed to pull and unpack image "{}": {}'
 
 
@@ -107,20 +108,23 @@ def test_a_node_that_has_no_room_after_all_is_a_want_of_capacity() -> None:
 @pytest.mark.parametrize(
     ("end", "expected"),
     [
-        (
-            ContainerEnd(exit_code=128, reason="StartError", message=_START + "context canceled"),
-            True,
-        ),
-        (ContainerEnd(exit_code=0, reason="Completed", has_run=False), True),
-        (
-            ContainerEnd(exit_code=128, reason="StartError", message=_START + "exec format error"),
-            False,
-        ),
+        (ContainerEnd(exit_code=128, reason="StartError", message=_START + "killed"), True),
+        (ContainerEnd(exit_code=128, reason="StartError", message=_START + _FORMAT), False),
         (ContainerEnd(exit_code=0, reason="Completed"), False),
-        (ContainerEnd(exit_code=137, reason="Error", message="context canceled"), False),
+        (ContainerEnd(exit_code=137, reason="Error", message=_START + "killed"), False),
     ],
 )
-def test_a_start_that_its_node_was_cut_off_at_may_be_tried_again(
+def test_a_start_that_its_node_alone_failed_at_may_be_tried_again(
     end: ContainerEnd, *, expected: bool
 ) -> None:
-    assert never_ran(Pod(name="p", uid="u", box_id="box-a", end=end)) is expected
+    pod = Pod(name="p", uid="u", box_id="box-a", end=end)
+    error = trouble_of(pod, IMAGE, GUEST_IMAGE) or SandboxdError(ErrorCode.START_FAILED, "ended")
+    assert never_ran(pod, error) is expected
+
+
+def test_a_guest_that_its_node_could_not_start_may_be_tried_again() -> None:
+    end = ContainerEnd(exit_code=128, reason="StartError", message=_START + "signal: killed")
+    pod = Pod(name="p", uid="u", box_id="box-a", guest_end=end)
+    error = trouble_of(pod, IMAGE, GUEST_IMAGE)
+    assert error is not None
+    assert never_ran(pod, error)
