@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import time
-from typing import Any
 
 from sandboxd.backends.kubernetes.objects import pods_path
 from sandboxd.backends.kubernetes.talking.credentials import Access, read_access
-from sandboxd.backends.kubernetes.talking.server import Refused, request
+from sandboxd.backends.kubernetes.talking.server import Refused, exchange
 from sandboxd.cli.faults import CliError
 from sandboxd.settings import Settings
 
@@ -27,8 +25,8 @@ def stop_deployment(settings: Settings, name: str) -> None:
     access = read_access(options.kubeconfig, options.context)
     at = f"/apis/apps/v1/namespaces/{access.namespace}/deployments/{name}"
     try:
-        scale = _call(access, "GET", f"{at}/scale")
-        _call(access, "PUT", f"{at}/scale", body={**scale, "spec": {"replicas": 0}})
+        scale = exchange(access, "GET", f"{at}/scale")
+        exchange(access, "PUT", f"{at}/scale", body={**scale, "spec": {"replicas": 0}})
         _await_gone(access, str(scale["status"].get("selector") or ""), name)
     except Refused as refusal:
         if refusal.status != _NOT_FOUND:
@@ -39,13 +37,8 @@ def stop_deployment(settings: Settings, name: str) -> None:
 
 def _await_gone(access: Access, selector: str, name: str) -> None:
     path, deadline = pods_path(access.namespace), time.monotonic() + _GONE_S
-    while _call(access, "GET", path, query={"labelSelector": selector}).get("items"):
+    while exchange(access, "GET", path, query={"labelSelector": selector}).get("items"):
         if time.monotonic() > deadline:
             text = f"the pods of deployment {name} are not gone after {_GONE_S:g} s; delete them"
             raise CliError(text)
         time.sleep(_LOOK_EVERY_S)  # noqa: TID251 - a verb of the program, on no event loop
-
-
-def _call(access: Access, method: str, path: str, **more: Any) -> dict[str, Any]:
-    answer: dict[str, Any] = json.loads(request(access, method, path, **more).data)
-    return answer

@@ -1,4 +1,4 @@
-"""One cell: from the order to its end, fed with the messages that answer it. Synchronous, pure.
+"""One cell: from the order to its end, fed with the messages that answer it. Synchronous.
 
 A cell ends when its reply and its idle are both in; what answers it later is late. Nothing here
 waits or sends.
@@ -98,12 +98,11 @@ class CellRun:
 
     def tell(self, *, sandbox_id: str, kernel_id: str) -> None:
         """It has ended: whoever collects spans hears of it."""
-        began_at = self.started_at or self.given_at
-        if began_at is not None:  # one that was aborted never was with the kernel
+        if self.given_at is not None:  # one that was aborted never was with the kernel
             spans.tell(
                 "cell",
-                began_at=began_at,
-                ended_at=began_at + self.duration_s,
+                began_at=self.given_at,
+                ended_at=self.given_at + self.duration_s,
                 parent=self.trace,
                 sandbox_id=sandbox_id,
                 kernel_id=kernel_id,

@@ -18,14 +18,7 @@ def set_up_logs(*, style: Literal["json", "plain"] = "json", level: str = "info"
     else:
         renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     structlog.configure(
-        processors=[
-            escape_controls,
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            renderer,
-        ],
+        processors=[*_steps(structlog.contextvars.merge_contextvars), renderer],
         wrapper_class=structlog.make_filtering_bound_logger(number),
         logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
         cache_logger_on_first_use=True,
@@ -38,18 +31,23 @@ def _set_up_libraries(renderer: structlog.typing.Processor) -> None:
     for all lines, so that whoever reads them by machine need know no other.
     """
     formatter = structlog.stdlib.ProcessorFormatter(
-        foreign_pre_chain=[
-            escape_controls,
-            structlog.stdlib.add_logger_name,
-            structlog.stdlib.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-        ],
+        foreign_pre_chain=_steps(structlog.stdlib.add_logger_name),
         processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
     )
     lines = logging.StreamHandler(sys.stderr)
     lines.setFormatter(formatter)
     logging.basicConfig(level=logging.WARNING, handlers=[lines], force=True)
+
+
+def _steps(more: structlog.typing.Processor) -> list[structlog.typing.Processor]:
+    """What is done to every line before it is written. more: what only lines of that kind have."""
+    return [
+        escape_controls,
+        more,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+    ]
 
 
 def escape_controls(

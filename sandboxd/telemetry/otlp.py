@@ -50,6 +50,10 @@ class _Sender:
             from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 - an extra
             from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
             from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
+            from opentelemetry.trace import Status, StatusCode  # noqa: PLC0415
+            from opentelemetry.trace.propagation.tracecontext import (  # noqa: PLC0415
+                TraceContextTextMapPropagator,
+            )
         except ImportError as error:
             raise SandboxdError(
                 ErrorCode.NOT_SUPPORTED,
@@ -64,23 +68,19 @@ class _Sender:
         exporter = OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces")
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer("sandboxd", __version__)
+        self._propagator = TraceContextTextMapPropagator()
+        self._failed = Status(StatusCode.ERROR)
 
     def send(self, span: Span) -> None:
         """Put it into the queue."""
-        from opentelemetry.trace import Status, StatusCode  # noqa: PLC0415
-        from opentelemetry.trace.propagation.tracecontext import (  # noqa: PLC0415
-            TraceContextTextMapPropagator,
-        )
-
-        context = TraceContextTextMapPropagator().extract({"traceparent": span.parent})
         begun = self._tracer.start_span(
             f"sandboxd.{span.name}",
-            context=context,
+            context=self._propagator.extract({"traceparent": span.parent}),
             start_time=int(span.began_at * _NS),
             attributes={f"sandboxd.{name}": fact for name, fact in span.facts.items()},
         )
         if span.failed:
-            begun.set_status(Status(StatusCode.ERROR))
+            begun.set_status(self._failed)
         begun.end(end_time=int(span.ended_at * _NS))
 
     def close(self) -> None:

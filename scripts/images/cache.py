@@ -16,7 +16,7 @@ from scripts.images.machine import machines_bundle
 from scripts.images.recipe import CACHE, NAMES, Recipe, say
 
 _KEPT_S = 86_400.0
-MAKING = "making-"
+_MAKING = "making-"
 
 
 def cached_tar(name: str) -> Path:
@@ -40,10 +40,17 @@ def cached_tars(recipe: Recipe) -> dict[str, Path]:
 
 def _build(recipe: Recipe, folder: Path) -> None:
     _drop_old()
-    work = Path(tempfile.mkdtemp(prefix=MAKING, dir=CACHE))
-    try:
+    with work_folder() as work:
         debian.build_tars(recipe, work, log=CACHE / "build.log")
         work.rename(folder)
+
+
+@contextmanager
+def work_folder() -> Iterator[Path]:
+    """A folder to build in, beside what is kept; what is not renamed goes at the end."""
+    work = Path(tempfile.mkdtemp(prefix=_MAKING, dir=CACHE))
+    try:
+        yield work
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -52,7 +59,7 @@ def _drop_old() -> None:
     """What nobody asked for since yesterday, and what a killed build left."""
     for path in CACHE.iterdir():
         is_old = path.is_dir() and path.stat().st_mtime < time.time() - _KEPT_S
-        if is_old or path.name.startswith(MAKING):
+        if is_old or path.name.startswith(_MAKING):
             shutil.rmtree(path)
 
 

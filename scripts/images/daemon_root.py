@@ -9,7 +9,6 @@ import hashlib
 import os
 import platform
 import shutil
-import tempfile
 import tomllib
 import zipfile
 from pathlib import Path
@@ -88,8 +87,7 @@ def words(reference: str) -> ImageWords:
 
 def _make_ground(files: dict[str, bytes], folder: Path) -> None:
     recipe, log = Recipe(ca_bundle=machines_bundle()), CACHE / "build.log"
-    work = Path(tempfile.mkdtemp(prefix=cache.MAKING, dir=CACHE))
-    try:
+    with cache.work_folder() as work:
         root = work / "root"
         debian.bootstrap(recipe, root, log=log)
         text = "what the daemon stands on, in it"
@@ -97,14 +95,11 @@ def _make_ground(files: dict[str, bytes], folder: Path) -> None:
         debian.pack(root, work / "ground.tar", log=log)
         shutil.rmtree(root)
         work.rename(folder)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
 
 
 def _make(files: dict[str, bytes], ground: Path, into: Path) -> None:
     recipe, log = Recipe(ca_bundle=machines_bundle()), CACHE / "build.log"
-    work = Path(tempfile.mkdtemp(prefix=cache.MAKING, dir=CACHE))
-    try:
+    with cache.work_folder() as work:
         root = work / "root"
         root.mkdir()
         unpack = ["tar", "-C", str(root), "--numeric-owner", "-xpf", str(ground)]
@@ -112,8 +107,6 @@ def _make(files: dict[str, bytes], ground: Path, into: Path) -> None:
         debian.run_inside(recipe, root, files, text="the daemon in it", word="daemon", log=log)
         debian.pack(root, work / "image.tar", log=log)
         (work / "image.tar").rename(into)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
 
 
 def _digest(files: dict[str, bytes]) -> str:

@@ -81,6 +81,14 @@ class Speaker:
         assert body["state"] == "ended", body
         return body
 
+    def end(self, *, within_s: float) -> dict[str, Any]:
+        """The end of its lease, which comes soon."""
+        eventually(
+            lambda: self.get().json()["state"] == "ended", within_s=within_s, what="the lease ends"
+        )
+        end: dict[str, Any] = self.get().json()["end"]
+        return end
+
     def processes(self, words: str) -> list[str]:
         """The processes inside whose command line holds these words."""
         seen = self.exec("for p in /proc/[0-9]*; do tr '\\0' ' ' < $p/cmdline; echo; done")

@@ -26,7 +26,6 @@ class KubernetesYard:
 
     backend = "kubernetes"
     slowness = 12.0
-    removes = True
     # Boxes are killed and removed in the making too; a server that is away makes none; and a caller
     # whose request was cut by one daemon after the other is not patient for ever.
     excused = frozenset({"backend_unavailable", "start_failed", "api_unreachable"})

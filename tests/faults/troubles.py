@@ -86,7 +86,7 @@ class Troubles:
             return guest.send(signal.SIGKILL)
 
     def _remove_a_box(self, box_id: str) -> bool:
-        if not self.yard.removes:
+        if self.yard.remove is None:
             return False
         self.ledger.killed_boxes.add(box_id)
         self.yard.remove(self.service, box_id)

@@ -5,7 +5,7 @@ may be upset below the daemon. All of it blocks.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
@@ -27,7 +27,6 @@ _POOL = f"ready = {READY}, max = 24, starting = 4"
 
 class Yard(Protocol):
     """One backend's. excused: ends of leases, and codes, that what it upsets accounts for.
-    removes: whether boxes are taken away as a whole, beside being killed.
 
     slowness: how much longer than on the fastest a round must be for work to get done in it.
     """
@@ -35,7 +34,6 @@ class Yard(Protocol):
     backend: str
     config: str
     slowness: float
-    removes: bool
     excused: frozenset[str]
 
     def box_ids(self, service: Service) -> set[str]:
@@ -50,8 +48,9 @@ class Yard(Protocol):
         """A process outside of the box that it needs no more once it runs; None for none."""
         ...
 
-    def remove(self, service: Service, box_id: str) -> None:
-        """Take the whole box away, as an operator might."""
+    @property
+    def remove(self) -> Callable[[Service, str], None] | None:
+        """Takes a whole box away, as an operator might; None where that is not done."""
         ...
 
     def ran(self, service: Service, box_id: str) -> list[str]:
@@ -72,7 +71,7 @@ class LocalYard:
 
     backend = "local"
     slowness = 1.0
-    removes = False
+    remove = None  # a box is its first process, which is killed anyway
     config = f"""
 [templates.python]
 image = "host"
@@ -108,9 +107,6 @@ pool = {{{_POOL}}}
         with held(outer, is_it=lambda pid: box_id.encode() in words_of(pid)) as process:
             yield process
 
-    def remove(self, service: Service, box_id: str) -> None:
-        """It is its first process, which is killed anyway."""
-
     def ran(self, service: Service, box_id: str) -> list[str]:
         """From the directory that the box's writes go to."""
         with suppress(OSError):
@@ -133,7 +129,7 @@ class DockerYard:
 
     backend = "docker"
     slowness = 4.0
-    removes = False
+    remove = None  # a removed container is told as a killed one is
     # A daemon is back later than callers wait for it, where many boxes are to be looked at.
     excused = frozenset({"node_lost", "backend_unavailable", "start_failed", "api_unreachable"})
 
@@ -163,9 +159,6 @@ class DockerYard:
     def launcher(self, service: Service, box_id: str) -> Iterator[Process | None]:
         """The engine needs its own to the end."""
         yield None
-
-    def remove(self, service: Service, box_id: str) -> None:
-        """Not here: a removed container is told as a killed one is."""
 
     def ran(self, service: Service, box_id: str) -> list[str]:
         """Not where the engine keeps it."""

@@ -95,14 +95,10 @@ def test_a_box_that_died_while_no_daemon_ran_is_told_as_lost(tmp_path: Path) -> 
     with service(tmp_path, config=CONFIG) as daemon:
         with Sandboxd(url=daemon.url) as client:
             dead, alive = client.lease("python"), client.lease("python")
-        place = {
-            parse_documents((entry / "box.json").read_text())["box_id"]: entry
-            for entry in (daemon.state / "boxes").iterdir()
-        }
         log = httpx.get(f"{daemon.url}/v1/sandboxes/{dead.id}/logs").text
         box_id = json.loads(log.splitlines()[0])["box_id"]
         daemon.kill()
-        record = parse_documents((place[box_id] / "box.json").read_text())
+        record = parse_documents((daemon.state / "boxes" / box_id / "box.json").read_text())
         os.kill(int(record["process"]["pid"]), signal.SIGKILL)
         daemon.start()
         with Sandboxd(url=daemon.url) as client:

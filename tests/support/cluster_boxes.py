@@ -23,6 +23,9 @@ from sandboxd.model.command import Command, ExecRecord
 from sandboxd.model.ids import new_id
 from sandboxd.model.template import BoxSpec, Network, PodOptions, Resources
 from tests.support.cluster import GUEST_IMAGE, POD_IMAGE, TestCluster
+from tests.support.engine_proxy import EngineProxy, server_proxy
+
+API_PORT = 6443
 
 
 def spec(image: str = POD_IMAGE, *, pod: PodOptions | None = None, **resources: Any) -> BoxSpec:
@@ -62,6 +65,17 @@ async def backend_on(cluster: TestCluster, **settings: Any) -> AsyncIterator[Kub
         finally:
             with anyio.fail_after(90, shield=True):
                 await clear(backend)
+
+
+@asynccontextmanager
+async def proxied_backend(
+    cluster: TestCluster, folder: Path, **settings: Any
+) -> AsyncIterator[tuple[KubernetesBackend, EngineProxy]]:
+    """The same behind a proxy, which sees its calls to the API server and can make them fail."""
+    async with server_proxy(API_PORT, client_context(cluster)) as proxy:
+        file = kubeconfig_with(folder / "k", server=proxy.host, user="{}")
+        async with backend_on(cluster, kubeconfig=file, **settings) as backend:
+            yield backend, proxy
 
 
 async def clear(backend: KubernetesBackend) -> None:

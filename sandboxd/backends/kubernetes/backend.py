@@ -36,7 +36,7 @@ from sandboxd.backends.protocol import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sight:
+class Watched:
     """What is known of an installation's pods."""
 
     book: PodBook
@@ -55,7 +55,7 @@ class KubernetesBackend:
         *,
         maker: Maker,
         remover: Remover,
-        sight: Sight,
+        watched: Watched,
         reach: Reach,
         deeds: PodDeeds,
         images: KubernetesImages | None,
@@ -67,10 +67,10 @@ class KubernetesBackend:
         self._pod_images = images
         self._maker = maker
         self._remover = remover
-        self._roster = sight.roster
-        self._book = sight.book
-        self._judge = sight.judge
-        self._census = sight.census
+        self._roster = watched.roster
+        self._book = watched.book
+        self._judge = watched.judge
+        self._census = watched.census
         self._reach = reach
         self._capabilities = capabilities
 

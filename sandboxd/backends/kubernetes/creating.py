@@ -30,6 +30,13 @@ from sandboxd.model.template import Mount, PodOptions
 SANDBOX, GUEST = "sandbox", "guest"  # the two containers of a pod, in the other order of time
 GRACE_S = 1  # a guest ends by no signal but KILL
 TOKEN_KEY = "token"  # noqa: S105 - of a secret, not one
+# Of every pod of ours; and of each of our containers but the sandbox itself.
+NO_ACCOUNT: Json = {"automountServiceAccountToken": False, "enableServiceLinks": False}
+NO_RIGHTS: Json = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
 
 _VOLUME = "guest"  # what the two share: the program and the token
 _VOLUME_AT = "/guest"
@@ -93,8 +100,7 @@ def pod_body(plan: PodPlan) -> Json:
     isolated = {ISOLATED: "true"} if spec.network.kind == "none" else {}
     own: Json = {
         "restartPolicy": "Never",  # a box is used once
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
+        **NO_ACCOUNT,
         "terminationGracePeriodSeconds": GRACE_S,
         "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
         "initContainers": [_guest(plan)],
@@ -161,12 +167,7 @@ def _guest(plan: PodPlan) -> Json:
             "requests": {"cpu": "10m", "memory": "16Mi", "ephemeral-storage": f"{_GUEST_MB}Mi"},
             "limits": {"cpu": "1", "memory": "64Mi", "ephemeral-storage": f"{_GUEST_MB}Mi"},
         },
-        "securityContext": {
-            "runAsUser": 0,
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": {"runAsUser": 0, **NO_RIGHTS},
         "volumeMounts": [{"name": _VOLUME, "mountPath": _VOLUME_AT}],
     }
 

@@ -89,8 +89,7 @@ class PodDeeds:
             if deed.tries < _TRIES:
                 return
             log.warning("deed.unwritten", box_id=box_id, error=str(error) or "timed out")
-        if self._due.get(box_id) is deed:  # the lease may have got another meanwhile
-            del self._due[box_id]
+        self._due.pop(box_id, None)
 
     def _refused(self, box_id: str, refusal: Refused) -> None:
         if refusal.status in _GONE:

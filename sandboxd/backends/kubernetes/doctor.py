@@ -5,15 +5,13 @@ For `sandboxd doctor`. Blocking; makes nothing: pods are tried dry.
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterator, Mapping
 
 from sandboxd.backends.kubernetes.creating import PodPlan, pod_body
 from sandboxd.backends.kubernetes.objects import pods_path
 from sandboxd.backends.kubernetes.settings import KubernetesSettings
 from sandboxd.backends.kubernetes.talking.credentials import MEND, Access, read_access
-from sandboxd.backends.kubernetes.talking.server import Json, Query, Refused, request
+from sandboxd.backends.kubernetes.talking.server import Refused, exchange, version_number
 from sandboxd.backends.parts.findings import Finding, fine, gap
 from sandboxd.backends.protocol import BoxOrder
 from sandboxd.errors import SandboxdError
@@ -22,7 +20,6 @@ from sandboxd.model.template import BoxSpec
 
 MEND_ROLE = "give the daemon's account the role of docs/kubernetes.md"
 _OLDEST = (1, 27)
-_VERSION = re.compile(r"v?(\d+)\.(\d+)")
 _NETWORKING = "networking.k8s.io"
 Rights = tuple[tuple[str, str, tuple[str, ...]], ...]
 # Group, resource and verbs of what every daemon does in its namespace.
@@ -71,10 +68,10 @@ def _cluster(
 
 
 def _version(access: Access) -> Finding:
-    said = str(_call(access, "GET", "/version").get("gitVersion") or "")
-    found = _VERSION.match(said)
+    said = str(exchange(access, "GET", "/version").get("gitVersion") or "")
+    number = version_number(said)
     at = f"{said or 'unknown version'} at {access.api.configuration.host}"
-    if found is None or (int(found[1]), int(found[2])) >= _OLDEST:
+    if number is None or number >= _OLDEST:
         return fine("cluster", at)
     return gap("cluster", f"{at}, older than what is supported", "use Kubernetes 1.27 or newer")
 
@@ -109,7 +106,7 @@ def _may(access: Access, namespace: str, *, group: str, resource: str, verb: str
         "spec": {"resourceAttributes": {**asked, "subresource": part}},
     }
     path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-    answer = _call(access, "POST", path, body=body)
+    answer = exchange(access, "POST", path, body=body)
     return bool((answer.get("status") or {}).get("allowed"))
 
 
@@ -123,7 +120,7 @@ def _guest_image(settings: KubernetesSettings) -> Finding:
 
 def _runtimes(access: Access) -> Finding:
     try:
-        found = _call(access, "GET", "/apis/node.k8s.io/v1/runtimeclasses").get("items") or ()
+        found = exchange(access, "GET", "/apis/node.k8s.io/v1/runtimeclasses").get("items") or ()
     except Refused:
         return gap("runtimes", "runtime classes may not be listed", MEND_ROLE)
     names = ", ".join(sorted(str(each["metadata"]["name"]) for each in found))
@@ -156,15 +153,8 @@ def _template(
         memory_request=settings.memory_request,
     )
     try:
-        _call(access, "POST", pods_path(namespace), body=pod_body(plan), query={"dryRun": "All"})
+        exchange(access, "POST", pods_path(namespace), body=pod_body(plan), query={"dryRun": "All"})
     except Refused as refusal:
         mend = f"mend `templates.{name}`; its pods have `templates.{name}.kubernetes` besides"
         return gap(f"template {name}", refusal.detail, mend)
     return fine(f"template {name}", "the cluster would take its pods")
-
-
-def _call(
-    access: Access, method: str, path: str, *, body: Json | None = None, query: Query | None = None
-) -> Json:
-    answer: Json = json.loads(request(access, method, path, query=query, body=body).data)
-    return answer

@@ -4,16 +4,19 @@ image, where the cluster has such volumes.
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from sandboxd.backends.kubernetes.objects import pods_path
 from sandboxd.backends.kubernetes.settings import GuestVolume, GuestVolumeWord, KubernetesSettings
-from sandboxd.backends.kubernetes.talking.server import ApiServer, Json, Refused
+from sandboxd.backends.kubernetes.talking.server import (
+    ApiServer,
+    Json,
+    Refused,
+    version_number,
+)
 from sandboxd.errors import SandboxdError
 from sandboxd.wire.codes import ErrorCode
 
-_VERSION = re.compile(r"v?(\d+)\.(\d+)")
 _FIRST = (1, 33)  # where the API has them in their final form, whether or not they are switched on
 
 
@@ -26,7 +29,8 @@ async def choose_guest_volume(
     `backend_unavailable`.
     """
     word: GuestVolumeWord = settings.guest_volume
-    if word == "copy" or (word == "auto" and _number(version) < _FIRST):
+    number = version_number(version) or (0, 0)
+    if word == "copy" or (word == "auto" and number < _FIRST):
         return "copy"
     why = "drops the field"
     try:
@@ -47,11 +51,6 @@ async def choose_guest_volume(
 def image_volume(name: str, reference: str) -> Json:
     """A volume of a pod that is an image."""
     return {"name": name, "image": {"reference": reference, "pullPolicy": "IfNotPresent"}}
-
-
-def _number(version: str) -> tuple[int, int]:
-    found = _VERSION.match(version)
-    return (int(found[1]), int(found[2])) if found is not None else (0, 0)
 
 
 def _trial(settings: KubernetesSettings) -> Json:

@@ -104,24 +104,22 @@ class Maker:
         Raises as `Backend.make`. Failed or cancelled: what there is of it is removed, or found by
         its label.
         """
-        plan = self._plan(order)
-        patience_s = self._ground.settings.ready_timeout_s
         async with self._starting:
-            return await self._make(plan, patience_s=patience_s, tries=_TRIES)
+            return await self._make(self._plan(order))
 
-    async def _make(
-        self, plan: PodPlan, *, patience_s: float, tries: int
-    ) -> tuple[Pod, ByteStream | None]:
-        order = plan.order
+    async def _make(self, plan: PodPlan) -> tuple[Pod, ByteStream | None]:
+        order, patience_s = plan.order, self._ground.settings.ready_timeout_s
         deadline = anyio.current_time() + patience_s  # of all tries together
-        for left in reversed(range(tries)):
+        tries = 0
+        while True:
+            tries += 1
             progress = _Progress()
             try:
                 with anyio.fail_after(deadline - anyio.current_time()):
                     return await self._bring_up(plan, progress)
             except _NeverRan as error:
                 is_gone = await self._clean_up(order.box_id, progress)
-                if not (left and is_gone):
+                if tries == _TRIES or not is_gone:
                     raise error.told from error
                 log.warning("make.again", box_id=order.box_id, error=error.told.detail)
             except TimeoutError as error:
@@ -135,7 +133,6 @@ class Maker:
             except BaseException:
                 await self._clean_up(order.box_id, progress)
                 raise
-        raise AssertionError("the last try returns or raises")
 
     def _plan(self, order: BoxOrder) -> PodPlan:
         settings = self._ground.settings

@@ -8,7 +8,7 @@ from functools import partial
 
 import anyio
 
-from sandboxd.backends.kubernetes.backend import KubernetesBackend, Sight
+from sandboxd.backends.kubernetes.backend import KubernetesBackend, Watched
 from sandboxd.backends.kubernetes.deeds import PodDeeds
 from sandboxd.backends.kubernetes.guest_volume import choose_guest_volume
 from sandboxd.backends.kubernetes.imaging.keeping import keep_images
@@ -96,7 +96,7 @@ async def _opened(
         yield KubernetesBackend(
             maker=maker,
             remover=remover,
-            sight=Sight(book=book, roster=roster, judge=judge, census=census),
+            watched=Watched(book=book, roster=roster, judge=judge, census=census),
             reach=reach,
             deeds=deeds,
             images=images,

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests.contract.cases.houses import House, house
-from tests.contract.speaker import Speaker, eventually
+from tests.contract.speaker import Speaker
 from tests.support.cluster import TestCluster
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]
@@ -53,10 +53,7 @@ def test_k8_07_a_pod_that_is_taken_away_ends_its_lease_and_is_replaced_in_stock(
         opened.full(within_s=60)
         sandbox = lease(http)
         opened.remove(opened.box_of(sandbox.path.rpartition("/")[2]))
-        eventually(
-            lambda: sandbox.get().json()["state"] == "ended", within_s=30, what="the lease ends"
-        )
-        end = sandbox.get().json()["end"]
+        end = sandbox.end(within_s=30)
         assert (end["reason"], end["fault"], end["mask"]) == ("died", "unknown", True)
         opened.empty(within_s=60)
         assert len(opened.boxes()) == 2

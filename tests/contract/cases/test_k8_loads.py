@@ -21,11 +21,11 @@ from sandboxd.model.command import Command
 from sandboxd.model.ids import new_id
 from tests.contract.cases.houses import House, house
 from tests.contract.cases.test_k8 import caller, lease, wrong_status
-from tests.contract.speaker import Speaker, eventually
+from tests.contract.speaker import Speaker
 from tests.support.cluster import TestCluster
-from tests.support.cluster_boxes import backend_on, client_context, kubeconfig_with, order
+from tests.support.cluster_boxes import order, proxied_backend
 from tests.support.cluster_pods import NAMESPACE, Cluster
-from tests.support.engine_proxy import Fault, server_proxy
+from tests.support.engine_proxy import Fault
 
 pytestmark = [
     pytest.mark.kubernetes,
@@ -34,7 +34,6 @@ pytestmark = [
     pytest.mark.timeout(580),
 ]
 
-API_PORT = 6443
 _CREATES, _AT_ONCE, _MOST = 200, 16, 32  # boxes that go count as well
 _SANDBOXES, _COMMANDS = 60, 10  # of a thousand: what the node holds beside its own
 _BUSY_S = 30.0
@@ -118,12 +117,9 @@ def test_k8_07_a_drained_node_ends_its_leases_and_stock_comes_back_with_it(
         try:
             for box_id in opened.boxes():
                 evict(cluster, opened, box_id)
-            eventually(
-                lambda: sandbox.get().json()["state"] == "ended", within_s=60, what="it ends"
-            )
+            end = sandbox.end(within_s=60)
         finally:
             cordon(cluster, on=False)
-        end = sandbox.get().json()["end"]
         assert (end["reason"], end["fault"], end["mask"]) in {
             ("died", "unknown", True),
             ("evicted", "infra", True),
@@ -142,12 +138,9 @@ def test_k8_07_a_pod_that_writes_more_than_its_disk_is_evicted_by_its_node_and_t
         body = {"template": "python", "resources": {"disk_mb": 32}}
         answer = http.post("/v1/sandboxes", json=body, timeout=120)
         assert answer.status_code == 201, answer.text
-        path = f"/v1/sandboxes/{answer.json()['id']}"
-        Speaker(http, path).start("head -c 120000000 /dev/zero > /workspace/big; sleep 120")
-        eventually(
-            lambda: http.get(path).json()["state"] == "ended", within_s=90, what="it is evicted"
-        )
-        end = http.get(path).json()["end"]
+        sandbox = Speaker(http, f"/v1/sandboxes/{answer.json()['id']}")
+        sandbox.start("head -c 120000000 /dev/zero > /workspace/big; sleep 120")
+        end = sandbox.end(within_s=90)
         assert (end["reason"], end["fault"], end["mask"]) == ("disk", "agent", False)
 
 
@@ -171,40 +164,38 @@ async def commands_in(backend: KubernetesBackend, box: BoxRef) -> list[int | Non
 async def test_k8_08_commands_cost_the_server_nothing_and_a_busy_one_is_given_its_time(
     cluster: TestCluster, tmp_path: Path
 ) -> None:
-    async with server_proxy(API_PORT, client_context(cluster)) as proxy:
-        file = kubeconfig_with(tmp_path / "k", server=proxy.host, user="{}")
-        async with backend_on(cluster, kubeconfig=file) as backend:
-            boxes: list[BoxRef] = []
-            wrong: list[object] = []
+    async with proxied_backend(cluster, tmp_path) as (backend, proxy):
+        boxes: list[BoxRef] = []
+        wrong: list[object] = []
 
-            async def make() -> None:
-                boxes.append(await backend.make(order()))
+        async def make() -> None:
+            boxes.append(await backend.make(order()))
 
-            async def use(box: BoxRef) -> None:
-                codes = await commands_in(backend, box)
-                if codes != list(range(_COMMANDS)):
-                    wrong.append(codes)
+        async def use(box: BoxRef) -> None:
+            codes = await commands_in(backend, box)
+            if codes != list(range(_COMMANDS)):
+                wrong.append(codes)
 
-            await together([make] * _SANDBOXES)
-            asked = proxy.fail(Fault(r"\A(?!GET .*watch=true)", times=1000))
-            await together([partial(use, box) for box in boxes])
+        await together([make] * _SANDBOXES)
+        asked = proxy.fail(Fault(r"\A(?!GET .*watch=true)", times=1000))
+        await together([partial(use, box) for box in boxes])
+        proxy.faults.clear()
+        assert wrong == []
+        assert asked.seen == 0, "calls to the server for commands"
+        busy = proxy.fail(
+            Fault(r"\A(?!GET .*watch=true)", status=429, retry_after_s=5, times=10_000)
+        )
+        began = time.monotonic()
+
+        async def relent() -> None:
+            await anyio.sleep(_BUSY_S)
             proxy.faults.clear()
-            assert wrong == []
-            assert asked.seen == 0, "calls to the server for commands"
-            busy = proxy.fail(
-                Fault(r"\A(?!GET .*watch=true)", status=429, retry_after_s=5, times=10_000)
-            )
-            began = time.monotonic()
 
-            async def relent() -> None:
-                await anyio.sleep(_BUSY_S)
-                proxy.faults.clear()
-
-            await together([relent, *[make] * 4])
-            assert time.monotonic() - began > _BUSY_S
-            # Four makes, each asked again every 5 s at most: none of them hammers.
-            assert busy.seen <= 4 * (_BUSY_S / 5 + 2)
-            assert len(boxes) == _SANDBOXES + 4
+        await together([relent, *[make] * 4])
+        assert time.monotonic() - began > _BUSY_S
+        # Four makes, each asked again every 5 s at most: none of them hammers.
+        assert busy.seen <= 4 * (_BUSY_S / 5 + 2)
+        assert len(boxes) == _SANDBOXES + 4
 
 
 async def together(calls: list[Callable[[], object]]) -> None:

@@ -15,13 +15,11 @@ from sandboxd.backends.kubernetes.objects import LEASE, pods_path
 from tests.contract.cases.houses import House, house
 from tests.contract.speaker import eventually
 from tests.support.cluster import TestCluster
-from tests.support.cluster_boxes import backend_on, client_context, kubeconfig_with, order
+from tests.support.cluster_boxes import order, proxied_backend
 from tests.support.cluster_pods import NAMESPACE, Cluster, Pods
-from tests.support.engine_proxy import Fault, server_proxy
+from tests.support.engine_proxy import Fault
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(180)]
-
-API_PORT = 6443
 
 
 @pytest.fixture
@@ -128,41 +126,37 @@ def test_a_lease_whose_pod_is_noted_as_anothers_is_lost_by_name_and_masked(opene
 async def test_a_box_that_is_given_back_at_once_is_never_noted(
     cluster: TestCluster, tmp_path: Path
 ) -> None:
-    async with server_proxy(API_PORT, client_context(cluster)) as proxy:
-        file = kubeconfig_with(tmp_path / "k", server=proxy.host, user="{}")
-        async with backend_on(cluster, kubeconfig=file) as backend:
-            box, other = await backend.make(order()), await backend.make(order())
-            asked = proxy.fail(Fault("PATCH", status=503, times=1000))
-            assert backend.deeds is not None
-            backend.deeds.note(box, lease_id="sbx_1", run_id="", group_id="")
-            await backend.dispose(box)
-            assert asked.seen == 0
-            backend.deeds.note(other, lease_id="sbx_2", run_id="", group_id="")
-            with anyio.fail_after(20):
-                while asked.seen < 2:  # noqa: ASYNC110 - a proxy tells nobody
-                    await anyio.sleep(0.05)
-            proxy.faults.clear()
-            path, server = pods_path(NAMESPACE, str(other.details["pod"])), Cluster(cluster)
-            with anyio.fail_after(20):
-                while LEASE not in server.get(path)["metadata"]["annotations"]:  # noqa: ASYNC110
-                    await anyio.sleep(0.05)
+    async with proxied_backend(cluster, tmp_path) as (backend, proxy):
+        box, other = await backend.make(order()), await backend.make(order())
+        asked = proxy.fail(Fault("PATCH", status=503, times=1000))
+        assert backend.deeds is not None
+        backend.deeds.note(box, lease_id="sbx_1", run_id="", group_id="")
+        await backend.dispose(box)
+        assert asked.seen == 0
+        backend.deeds.note(other, lease_id="sbx_2", run_id="", group_id="")
+        with anyio.fail_after(20):
+            while asked.seen < 2:  # noqa: ASYNC110 - a proxy tells nobody
+                await anyio.sleep(0.05)
+        proxy.faults.clear()
+        path, server = pods_path(NAMESPACE, str(other.details["pod"])), Cluster(cluster)
+        with anyio.fail_after(20):
+            while LEASE not in server.get(path)["metadata"]["annotations"]:  # noqa: ASYNC110
+                await anyio.sleep(0.05)
 
 
 @pytest.mark.anyio
 async def test_an_account_that_may_not_note_anything_costs_no_lease(
     cluster: TestCluster, tmp_path: Path
 ) -> None:
-    async with server_proxy(API_PORT, client_context(cluster)) as proxy:
-        file = kubeconfig_with(tmp_path / "k", server=proxy.host, user="{}")
-        async with backend_on(cluster, kubeconfig=file) as backend:
-            box, other = await backend.make(order()), await backend.make(order())
-            denied = proxy.fail(Fault("PATCH", status=403, times=1000))
-            assert backend.deeds is not None
-            backend.deeds.note(box, lease_id="sbx_1", run_id="", group_id="")
-            with anyio.fail_after(20):
-                while not denied.seen:  # noqa: ASYNC110 - a proxy tells nobody
-                    await anyio.sleep(0.05)
-            await backend.dispose(box)  # after which the refusal has been read
-            backend.deeds.note(other, lease_id="sbx_2", run_id="", group_id="")
-            await backend.dispose(other)
-            assert denied.seen == 1
+    async with proxied_backend(cluster, tmp_path) as (backend, proxy):
+        box, other = await backend.make(order()), await backend.make(order())
+        denied = proxy.fail(Fault("PATCH", status=403, times=1000))
+        assert backend.deeds is not None
+        backend.deeds.note(box, lease_id="sbx_1", run_id="", group_id="")
+        with anyio.fail_after(20):
+            while not denied.seen:  # noqa: ASYNC110 - a proxy tells nobody
+                await anyio.sleep(0.05)
+        await backend.dispose(box)  # after which the refusal has been read
+        backend.deeds.note(other, lease_id="sbx_2", run_id="", group_id="")
+        await backend.dispose(other)
+        assert denied.seen == 1

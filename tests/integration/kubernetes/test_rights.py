@@ -11,13 +11,12 @@ import pytest
 from sandboxd.backends.kubernetes.doctor import _RIGHTS
 from tests.contract.speaker import eventually
 from tests.support.cluster import TestCluster
-from tests.support.cluster_boxes import backend_on, client_context, kubeconfig_with, order
+from tests.support.cluster_boxes import backend_on, order, proxied_backend
 from tests.support.cluster_pods import kill_first_process
-from tests.support.engine_proxy import EngineProxy, server_proxy
+from tests.support.engine_proxy import EngineProxy
 
 pytestmark = [pytest.mark.anyio, pytest.mark.kubernetes, pytest.mark.timeout(240)]
 
-API_PORT = 6443
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _OBJECT = re.compile(
     r"/apis?/(?:(?P<group>[a-z][a-z0-9.]+)/)?v1/namespaces/[^/]+/(?P<kind>[a-z]+)"
@@ -45,22 +44,21 @@ def right_of(call: str) -> Right:
 async def test_every_right_of_the_role_is_used_and_no_other_is(
     cluster: TestCluster, tmp_path: Path
 ) -> None:
-    async with server_proxy(API_PORT, client_context(cluster)) as proxy:
-        file = kubeconfig_with(tmp_path / "k", server=proxy.host, user="{}")
-        settings = {"kubeconfig": file, "installation": "0f1e2d3c4b5a"}
-        async with (
-            backend_on(cluster, **settings, network_policy="probe") as backend,
-            backend_on(cluster, **settings),  # a daemon that finds the policies of another
-        ):
-            box = await backend.make(order())
-            assert backend.deeds is not None
-            backend.deeds.note(box, lease_id="sbx-1", run_id="", group_id="")
-            await anyio.to_thread.run_sync(until_patched, proxy)
-            async with backend.watch() as deaths:
-                kill_first_process(str(box.details["uid"]))
-                with anyio.fail_after(60):
-                    await anext(deaths)
-        used = {right_of(call) for call in proxy.made if not _ASKED_BY_ALL.match(call)}
+    settings = {"installation": "0f1e2d3c4b5a"}
+    async with (
+        proxied_backend(cluster, tmp_path, **settings, network_policy="probe") as (backend, proxy),
+        # A daemon that finds the policies of another.
+        backend_on(cluster, kubeconfig=tmp_path / "k", **settings),
+    ):
+        box = await backend.make(order())
+        assert backend.deeds is not None
+        backend.deeds.note(box, lease_id="sbx-1", run_id="", group_id="")
+        await anyio.to_thread.run_sync(until_patched, proxy)
+        async with backend.watch() as deaths:
+            kill_first_process(str(box.details["uid"]))
+            with anyio.fail_after(60):
+                await anext(deaths)
+    used = {right_of(call) for call in proxy.made if not _ASKED_BY_ALL.match(call)}
     assert used == rights(_RIGHTS)
 
 

@@ -18,48 +18,43 @@ from sandboxd.errors import SandboxdError
 from sandboxd.wire.codes import ErrorCode
 from tests.support.cluster import TestCluster
 from tests.support.cluster_boxes import (
+    API_PORT,
     backend_on,
-    client_context,
     kubeconfig_with,
     order,
+    proxied_backend,
     run,
 )
 from tests.support.cluster_pods import NAMESPACE, Cluster, kill_first_process
-from tests.support.engine_proxy import Fault, server_proxy
+from tests.support.engine_proxy import Fault
 
 pytestmark = [pytest.mark.anyio, pytest.mark.kubernetes, pytest.mark.timeout(180)]
-
-API_PORT = 6443
 
 
 @pytest.mark.requirement("K8-08")
 async def test_a_server_that_asks_for_patience_is_given_it(
     cluster: TestCluster, tmp_path: Path
 ) -> None:
-    async with server_proxy(API_PORT, client_context(cluster)) as proxy:
-        file = kubeconfig_with(tmp_path / "k", server=proxy.host, user="{}")
-        async with backend_on(cluster, kubeconfig=file) as backend:
-            busy = proxy.fail(Fault("POST .*/pods", status=429, retry_after_s=1, times=3))
-            began = time.monotonic()
-            with anyio.fail_after(60):
-                box = await backend.make(order())
-            assert busy.seen == 3
-            assert time.monotonic() - began > 3
-            assert (await run(backend, box, "echo here")).exit_code == 0
+    async with proxied_backend(cluster, tmp_path) as (backend, proxy):
+        busy = proxy.fail(Fault("POST .*/pods", status=429, retry_after_s=1, times=3))
+        began = time.monotonic()
+        with anyio.fail_after(60):
+            box = await backend.make(order())
+        assert busy.seen == 3
+        assert time.monotonic() - began > 3
+        assert (await run(backend, box, "echo here")).exit_code == 0
 
 
 @pytest.mark.requirement("K8-08")
 async def test_a_command_costs_the_server_no_request(cluster: TestCluster, tmp_path: Path) -> None:
-    async with server_proxy(API_PORT, client_context(cluster)) as proxy:
-        file = kubeconfig_with(tmp_path / "k", server=proxy.host, user="{}")
-        async with backend_on(cluster, kubeconfig=file) as backend:
-            box = await backend.make(order())
-            asked = proxy.fail(Fault(r"\A(?!GET .*watch=true)", times=1000))
-            for _ in range(5):
-                assert (await run(backend, box, "true")).exit_code == 0
-            assert await backend.look(box) is None
-            assert asked.seen == 0
-            proxy.faults.clear()
+    async with proxied_backend(cluster, tmp_path) as (backend, proxy):
+        box = await backend.make(order())
+        asked = proxy.fail(Fault(r"\A(?!GET .*watch=true)", times=1000))
+        for _ in range(5):
+            assert (await run(backend, box, "true")).exit_code == 0
+        assert await backend.look(box) is None
+        assert asked.seen == 0
+        proxy.faults.clear()
 
 
 async def test_a_watch_that_breaks_off_is_taken_up_again(
@@ -67,17 +62,15 @@ async def test_a_watch_that_breaks_off_is_taken_up_again(
 ) -> None:
     """Also from a place in history that the server no longer has."""
     gone = json.dumps({"kind": "Status", "code": 410, "reason": "Expired"})
-    async with server_proxy(API_PORT, client_context(cluster)) as proxy:
-        file = kubeconfig_with(tmp_path / "k", server=proxy.host, user="{}")
-        async with backend_on(cluster, kubeconfig=file) as backend:
-            box = await backend.make(order())
-            expired = proxy.fail(Fault("GET .*watch=true", status=410, words=gone, times=2))
-            async with backend.watch() as deaths:
-                proxy.cut()
-                await eventually(lambda: expired.seen == 2, within_s=30)
-                kill_first_process(str(box.details["uid"]))
-                with anyio.fail_after(30):
-                    assert (await anext(deaths)).box_id == box.box_id
+    async with proxied_backend(cluster, tmp_path) as (backend, proxy):
+        box = await backend.make(order())
+        expired = proxy.fail(Fault("GET .*watch=true", status=410, words=gone, times=2))
+        async with backend.watch() as deaths:
+            proxy.cut()
+            await eventually(lambda: expired.seen == 2, within_s=30)
+            kill_first_process(str(box.details["uid"]))
+            with anyio.fail_after(30):
+                assert (await anext(deaths)).box_id == box.box_id
 
 
 @pytest.mark.serial

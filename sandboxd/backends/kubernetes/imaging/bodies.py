@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 from sandboxd.backends.kubernetes.creating import (
     GUEST,
+    NO_ACCOUNT,
+    NO_RIGHTS,
     SANDBOX,
     fields_of,
     merged,
@@ -29,11 +31,6 @@ _REFERENCE = "sandboxd/image-reference"
 _CHOICE = ("nodeSelector", "tolerations", "affinity", "imagePullSecrets", "runtimeClassName")
 _VOLUME, _PROGRAM = "guest", "program"
 _AMOUNTS = {"requests": {"cpu": "1m", "memory": "8Mi"}, "limits": {"cpu": "1", "memory": "64Mi"}}
-_RIGHTS = {
-    "allowPrivilegeEscalation": False,
-    "readOnlyRootFilesystem": True,
-    "capabilities": {"drop": ["ALL"]},
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,8 +108,7 @@ def _pod_spec(image: str, guest_image: str) -> Json:
     mount = {"name": _VOLUME, "mountPath": "/guest"}
     program = {"name": _VOLUME, "mountPath": GUEST_INSIDE, "subPath": _PROGRAM, "readOnly": True}
     return {
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
+        **NO_ACCOUNT,
         "terminationGracePeriodSeconds": 1,
         "securityContext": {
             "runAsUser": 65534,
@@ -147,7 +143,7 @@ def _container(name: str, image: str) -> Json:
         "image": image,
         "imagePullPolicy": "IfNotPresent",
         "resources": _AMOUNTS,
-        "securityContext": _RIGHTS,
+        "securityContext": NO_RIGHTS,
     }
 
 

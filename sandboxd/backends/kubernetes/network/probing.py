@@ -11,7 +11,7 @@ from contextlib import suppress
 import anyio
 import structlog
 
-from sandboxd.backends.kubernetes.creating import pull_secrets
+from sandboxd.backends.kubernetes.creating import NO_ACCOUNT, NO_RIGHTS, pull_secrets
 from sandboxd.backends.kubernetes.network.policies import drop_policies, policies_of, put_policies
 from sandboxd.backends.kubernetes.objects import INSTALLATION, ISOLATED, labels_of, pods_path
 from sandboxd.backends.kubernetes.pods import Pod, pod_from
@@ -122,8 +122,7 @@ def probe_body(name: str, labels: dict[str, str], *, image: str, arguments: list
         "metadata": {"name": name, "labels": labels},
         "spec": {
             "restartPolicy": "Never",
-            "automountServiceAccountToken": False,
-            "enableServiceLinks": False,
+            **NO_ACCOUNT,
             "terminationGracePeriodSeconds": 1,
             "securityContext": {
                 "runAsUser": 65534,
@@ -138,11 +137,7 @@ def probe_body(name: str, labels: dict[str, str], *, image: str, arguments: list
                     "command": ["/sandbox-guest"],
                     "args": arguments,
                     "resources": {"requests": amounts, "limits": amounts},
-                    "securityContext": {
-                        "allowPrivilegeEscalation": False,
-                        "readOnlyRootFilesystem": True,
-                        "capabilities": {"drop": ["ALL"]},
-                    },
+                    "securityContext": NO_RIGHTS,
                 }
             ],
         },

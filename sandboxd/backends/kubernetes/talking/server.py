@@ -6,6 +6,7 @@ Bodies are JSON as the server has it, so that fields newer than the client libra
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,6 +28,7 @@ Query = Mapping[str, str | int | bool]
 
 CALL_S = 30.0  # what a server under load may take for one call
 CONNECT_S = 5.0
+_VERSION = re.compile(r"v?(\d+)\.(\d+)")
 _FINISH_S = 20.0  # what a cancelled call still waits for the answer to what it began
 _BUSY_S = 90.0  # that a call goes on while the server asks for patience
 _USUAL_RETRY_S = 1.0
@@ -145,9 +147,9 @@ class ApiServer:
         while True:
             await self._line.wait_for_peace()
             access = self._line.access
-            exchange = partial(_exchange, access, method, path, query=query, body=body)
+            call = partial(exchange, access, method, path, query=query, body=body)
             try:
-                return await self._in_a_thread(exchange, finish=finish)
+                return await self._in_a_thread(call, finish=finish)
             except Refused as refusal:
                 if refusal.status == 401 and not renewed:
                     renewed = True
@@ -158,8 +160,8 @@ class ApiServer:
                 else:
                     raise _judged(refusal) from refusal
 
-    async def _in_a_thread(self, exchange: Callable[[], Json], *, finish: bool) -> Json:
-        run = partial(to_thread.run_sync, exchange, limiter=self._limiter, abandon_on_cancel=True)
+    async def _in_a_thread(self, call: Callable[[], Json], *, finish: bool) -> Json:
+        run = partial(to_thread.run_sync, call, limiter=self._limiter, abandon_on_cancel=True)
         if not finish:
             return await run()
         try:
@@ -181,6 +183,12 @@ async def open_server(read_access: Callable[[], Access], *, threads: int) -> Api
     """The server that the credentials name. Raises `backend_unavailable`."""
     access = await to_thread.run_sync(read_access, abandon_on_cancel=True)
     return ApiServer(_Line(access, read_access), threads=threads)
+
+
+def version_number(said: str) -> tuple[int, int] | None:
+    """Of a server's `gitVersion`; None where that has none."""
+    found = _VERSION.match(said)
+    return None if found is None else (int(found[1]), int(found[2]))
 
 
 def headers_for(access: Access) -> dict[str, str]:
@@ -231,9 +239,10 @@ def request(
     return raw
 
 
-def _exchange(
-    access: Access, method: str, path: str, *, query: Query | None, body: Json | None
+def exchange(
+    access: Access, method: str, path: str, *, query: Query | None = None, body: Json | None = None
 ) -> Json:
+    """The server's whole answer. Blocking. Raises as `request`."""
     raw = request(access, method, path, query=query, body=body)
     try:
         answer: Json = json.loads(raw.data)
