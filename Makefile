@@ -38,7 +38,8 @@ test-serial: setup
 
 test-again: setup ## what failed last, once more, and then what `make test` had not come to
 	$(PYTEST) --lf --lfnf=none -m "$(DEFAULT_MARKS) and not serial" $(ARGS) || [ $$? -eq 5 ]
-	$(MAKE) test-serial test-go
+	$(MAKE) test-serial ARGS="--lf $(ARGS)"
+	$(MAKE) test-go
 
 test-go: setup
 	$(PY) scripts/build_guest.py -- vet ./...

@@ -53,6 +53,7 @@ def _backend(settings: Settings, state_dir: StateDir) -> AbstractAsyncContextMan
                     settings,
                     installation=state_dir.installation,
                     secret=state_dir.token_secret,
+                    keys_dir=state_dir.path / "cluster-keys",
                 )
             )
         case "fake":
@@ -96,7 +97,7 @@ def docker_settings(settings: Settings, state_dir: StateDir) -> DockerSettings:
 
 
 def kubernetes_settings(
-    settings: Settings, *, installation: str, secret: bytes
+    settings: Settings, *, installation: str, secret: bytes, keys_dir: Path | None = None
 ) -> KubernetesSettings:
     """What the kubernetes backend is opened with. secret: for the tokens of guests."""
     from sandboxd.backends.kubernetes import KubernetesSettings
@@ -107,6 +108,7 @@ def kubernetes_settings(
         installation=installation,
         orphan_s=settings.backend.orphan_s,
         secret=secret,
+        keys_dir=keys_dir,
     )
 
 

@@ -276,6 +276,7 @@ func (g *guest) holdKernel(k *kernel) {
 	close(k.opened)
 	<-k.exec.done
 	cancel()
+	_ = os.Remove(k.file)
 	k.mu.Lock()
 	for _, conn := range k.conns {
 		_ = conn.conn.SetReadDeadline(time.Now().Add(lastWords))
@@ -283,7 +284,6 @@ func (g *guest) holdKernel(k *kernel) {
 	open := len(k.conns)
 	k.mu.Unlock()
 	k.log.drained(open)
-	_ = os.Remove(k.file)
 }
 
 // lastWords is how long what a dead kernel had sent may take to be read.

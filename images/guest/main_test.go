@@ -111,10 +111,25 @@ func (g *testGuest) stop() {
 				response.Body.Close()
 			}
 		}
+		g.awaitKernelsDead(ctx)
 		_ = g.cmd.Process.Kill()
 	}
 	<-g.exited
 	g.http.CloseIdleConnections()
+}
+
+// awaitKernelsDead gives the guest the time to take away the files that it wrote for its kernels.
+func (g *testGuest) awaitKernelsDead(ctx context.Context) {
+	for alive := true; alive && ctx.Err() == nil; {
+		request, _ := http.NewRequestWithContext(ctx, "GET", "http://guest/v1/kernels", nil)
+		response, err := g.http.Do(request)
+		if err != nil {
+			return
+		}
+		text, _ := io.ReadAll(response.Body)
+		response.Body.Close()
+		alive = strings.Contains(string(text), `"state":"running"`) || strings.Contains(string(text), `"state":"starting"`)
+	}
 }
 
 func eventually(t testing.TB, what string, holds func() bool) {

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 import anyio
+from anyio import to_thread
 
 from sandboxd.backends.kubernetes.backend import KubernetesBackend, Watched
 from sandboxd.backends.kubernetes.deeds import PodDeeds
@@ -19,7 +20,7 @@ from sandboxd.backends.kubernetes.reaching.choice import choose_reach
 from sandboxd.backends.kubernetes.reaching.short_calls import end_guest
 from sandboxd.backends.kubernetes.removing import Remover
 from sandboxd.backends.kubernetes.settings import KubernetesSettings
-from sandboxd.backends.kubernetes.talking.credentials import read_access
+from sandboxd.backends.kubernetes.talking.credentials import empty_keys_dir, read_access
 from sandboxd.backends.kubernetes.talking.server import (
     ApiServer,
     Refused,
@@ -50,9 +51,10 @@ async def open_kubernetes(settings: KubernetesSettings) -> AsyncIterator[Kuberne
     """
     if not settings.secret:
         raise _unavailable("guests need a secret for their tokens")
-    server = await open_server(
-        partial(read_access, settings.kubeconfig, settings.context), threads=_THREADS
-    )
+    if settings.keys_dir is not None:
+        await to_thread.run_sync(empty_keys_dir, settings.keys_dir)
+    access = partial(read_access, settings.kubeconfig, settings.context, keys_dir=settings.keys_dir)
+    server = await open_server(access, threads=_THREADS)
     try:
         async with _opened(server, settings) as backend:
             yield backend

@@ -34,7 +34,8 @@ class KubernetesSettings:
     orphan_s: without a word, after which a box that is not leased ends itself.
     image_pull_secrets: of the namespace, with which images are pulled.
     allow_images: patterns of what callers may name beside the images of templates.
-    secret: for the tokens of guests.
+    secret: for the tokens of guests. keys_dir: see `read_access`; None: the machine's own place
+    for temporary files, for a program that is soon over.
     """
 
     installation: str
@@ -56,6 +57,7 @@ class KubernetesSettings:
     image_pull_secrets: tuple[str, ...] = ()
     allow_images: tuple[str, ...] = ()
     secret: bytes = field(default=b"", repr=False)
+    keys_dir: Path | None = None
 
     def __post_init__(self) -> None:
         """Refuse a name that no label can hold."""

@@ -44,6 +44,7 @@ def popen(verb: str, url: str, folder: Path) -> subprocess.Popen[str]:
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "client")]),
         "JUPYTER_PATH": str(folder),
         "JUPYTER_RUNTIME_DIR": str(folder / "runtime"),
+        "TMPDIR": str(folder),  # where a program that is killed leaves what it wrote
         "SANDBOXD_API_URL": url,
     }
     return subprocess.Popen(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,8 +31,17 @@ class Access:
     inside: bool
 
 
-def read_access(kubeconfig: Path | None, context: str) -> Access:
+def empty_keys_dir(keys_dir: Path) -> None:
+    """Take away what a killed daemon left in it. Raises OSError."""
+    shutil.rmtree(keys_dir, ignore_errors=True)
+    keys_dir.mkdir(mode=0o700, parents=True)
+
+
+def read_access(kubeconfig: Path | None, context: str, *, keys_dir: Path | None = None) -> Access:
     """What the file says, else the pod that we run in, else KUBECONFIG or the usual file.
+
+    keys_dir: where keys that stand in the file itself lie as files, which TLS wants them to be.
+    The client library takes them away when the process ends, unless it is killed.
 
     Raises `backend_unavailable` with the mend.
     """
@@ -41,7 +51,7 @@ def read_access(kubeconfig: Path | None, context: str) -> Access:
             load_incluster_config(client_configuration=configuration)
             namespace, inside = (_ACCOUNT / "namespace").read_text().strip(), True
         else:
-            namespace, inside = _from_file(kubeconfig, context, configuration), False
+            namespace, inside = _from_file(kubeconfig, context, configuration, keys_dir), False
     except (ConfigException, OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
         raise SandboxdError(
             ErrorCode.BACKEND_UNAVAILABLE,
@@ -54,7 +64,9 @@ def read_access(kubeconfig: Path | None, context: str) -> Access:
     return Access(api=ApiClient(configuration), namespace=namespace or "default", inside=inside)
 
 
-def _from_file(path: Path | None, context: str, configuration: Configuration) -> str:
+def _from_file(
+    path: Path | None, context: str, configuration: Configuration, keys_dir: Path | None
+) -> str:
     """The namespace that its context names; empty if it names none."""
     file = str(path) if path is not None else os.environ.get("KUBECONFIG") or None
     load_kube_config(
@@ -62,6 +74,7 @@ def _from_file(path: Path | None, context: str, configuration: Configuration) ->
         context=context or None,
         client_configuration=configuration,
         persist_config=False,
+        temp_file_path=None if keys_dir is None else str(keys_dir),
     )
     contexts, active = list_kube_config_contexts(config_file=file)
     chosen = next((each for each in contexts if each["name"] == context), active)
