@@ -172,6 +172,18 @@ def test_no_file_names_a_place_on_one_machine(place: str) -> None:
     assert found == []
 
 
+TOP_LEVEL = {
+    *(".ci", ".editorconfig", ".gitignore"),
+    *("CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md", "pyproject.toml"),
+    *("client", "docs", "examples", "helm", "images", "sandboxd", "scripts", "tests"),
+}
+
+
+def test_nothing_strays_at_the_top() -> None:
+    strays = {name_of(path).split("/")[0] for path in tracked()} - TOP_LEVEL
+    assert strays == set()
+
+
 def test_the_license_is_whole() -> None:
     text = (ROOT / "LICENSE").read_text(encoding="utf-8")
     assert "Apache License" in text

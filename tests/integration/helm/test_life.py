@@ -179,7 +179,7 @@ def test_two_releases_side_by_side_never_touch_each_other(served: TestCluster) -
 def test_what_is_printed_leads_a_newcomer_to_a_first_command(
     fresh: Release, tmp_path: Path
 ) -> None:
-    """In two terminals, with the program as `pip install sandboxd` brings it."""
+    """In two terminals, with the program as it is installed."""
     printed = fresh.install()
     commands = re.findall(r"(?m)^    (\S.*)$", printed)
     ready, forward, *rest = commands
