@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from tests.conformance.conftest import local_gap
-from tests.conftest import EngineHost
+from tests.contract.columns import below_of, column_of
 from tests.contract.speaker import Speaker
 from tests.support.daemon import RunningDaemon, User, run_daemon
 
@@ -27,7 +27,7 @@ ENVIRON = "canary-of-the-daemon-9c2e"
 _CONFIG = """
 [server]
 api_keys = [{{name = "alice", key = "{key}"}}]
-{engine}
+{table}
 [templates.root]
 image = "{image}"
 resources = {{cpu = 1.0, memory_mb = 256, pids = 128, disk_mb = 256}}
@@ -52,19 +52,29 @@ resources = {{cpu = 1.0, memory_mb = 256, pids = 128, disk_mb = 256}}
 pool = {{ready = 0, max = 4}}
 """
 
-# (backend, whether an ordinary user's daemon)
-_YARDS = {"local": ("local", False), "local-user": ("local", True), "docker": ("docker", False)}
+_USER = "local-user"  # an ordinary user's daemon
+_MARKS = {
+    "local": (),
+    _USER: (),
+    "docker": (pytest.mark.docker, pytest.mark.timeout(120)),
+    "kubernetes": (pytest.mark.kubernetes, pytest.mark.timeout(120)),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Yard:
-    """A daemon, as its caller sees it. has_users: sandboxes may have users beside their root."""
+    """A daemon, as its caller sees it. has_users: sandboxes may have users beside their root.
+
+    walled: nothing leads out of a sandbox but through its guest. The tests' cluster keeps network
+    policies and enforces none, so pods have what an enforcing one would take from them.
+    """
 
     name: str
     daemon: RunningDaemon
     http: httpx.Client
     folder: Path
     has_users: bool
+    walled: bool
 
     @property
     def port(self) -> int:
@@ -93,28 +103,26 @@ def ordinary_user() -> User | str:
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(name, marks=_marks) for name, _marks in {
-        "local": (), "local-user": (), "docker": (pytest.mark.docker, pytest.mark.timeout(120)),
-    }.items()],
-)  # fmt: skip
+    params=[pytest.param(name, marks=marks) for name, marks in _MARKS.items()],
+)
 def yard(request: pytest.FixtureRequest) -> Iterator[Yard]:
     """The daemon under attack."""
     name = str(request.param)
-    backend, as_user = _YARDS[name]
-    image, engine, user = "host", "", None
-    if backend == "docker":
-        found: EngineHost = request.getfixturevalue("engine_host")
-        image, engine = found.image, f'[backend.docker]\nhost = "{found.host}"'
-    elif gap := local_gap():
+    backend, user = name.partition("-")[0], None
+    if backend == "local" and (gap := local_gap()):
         pytest.skip(gap)
-    if as_user:
+    if name == _USER:
         chosen = ordinary_user()
         if isinstance(chosen, str):
             pytest.skip(chosen)
         user = chosen
-    has_users = backend == "docker" or (os.geteuid() == 0 and not as_user)
+    has_users = backend != "local" or (os.geteuid() == 0 and user is None)
+    column = column_of(below_of(backend, request))
     config = _CONFIG.format(
-        key=KEY, engine=engine, image=image, user='user = "1000"' if has_users else ""
+        key=KEY,
+        table=column.table,
+        image=column.image,
+        user='user = "1000"' if has_users else "",
     )
     with TemporaryDirectory(prefix="sbx-yard-") as directory:
         folder = Path(directory)
@@ -122,7 +130,7 @@ def yard(request: pytest.FixtureRequest) -> Iterator[Yard]:
         with run_daemon(folder, backend=backend, config=config, user=user, environ=environ) as ours:
             headers = {"Authorization": f"Bearer {KEY}"}
             with httpx.Client(base_url=ours.url, headers=headers, timeout=60) as http:
-                yield Yard(name, ours, http, folder, has_users)
+                yield Yard(name, ours, http, folder, has_users, walled=backend != "kubernetes")
 
 
 KINDS = ["root", "user", "none"]

@@ -6,13 +6,19 @@ import json
 
 import pytest
 
+from sandboxd.guest.tcp import GUEST_PORT
 from tests.conformance.isolation import probes
+from tests.conformance.isolation.conftest import Yard
 from tests.contract.speaker import Speaker
 
 pytestmark = pytest.mark.timeout(60)
 
 CLIENT = """
-import socket
+import itertools, socket
+PLACES = ["/run/guest/s.sock"]
+if PORT:
+    own = socket.gethostbyname(socket.gethostname())
+    PLACES = [("127.0.0.1", PORT), (own, PORT)]
 CALLS = [
     ("GET", "/v1/hello", b""),
     ("POST", "/v1/claim", b'{"lease_id": "x", "workdir": "/", "life_s": 99999}'),
@@ -25,24 +31,28 @@ CALLS = [
     ("GET", "/", b""),
 ]
 said = {}
-for method, path, body in CALLS:
+for place, (method, path, body) in itertools.product(PLACES, CALLS):
     try:
-        line = socket.socket(socket.AF_UNIX)
+        line = socket.socket(socket.AF_INET if PORT else socket.AF_UNIX)
         line.settimeout(5)
-        line.connect("/run/guest/s.sock")
+        line.connect(place)
         line.sendall(f"{method} {path} HTTP/1.1\\r\\nHost: guest\\r\\nContent-Length: {len(body)}"
                      "\\r\\n\\r\\n".encode() + body)
-        said[f"{method} {path}"] = line.recv(4096).decode("latin-1")
+        said[f"{place} {method} {path}"] = line.recv(4096).decode("latin-1")
     except OSError as error:
-        said[f"{method} {path}"] = ""
+        said[f"{place} {method} {path}"] = ""
 print(json.dumps(said))
 """
 
 
-def test_nobody_inside_is_answered_by_the_guest(box: Speaker) -> None:
-    said = json.loads(probes.run(box, CLIENT))
-    assert {path: words for path, words in said.items() if words} == {}
-    assert len(said) == 9
+def test_nobody_inside_is_answered_by_the_guest(yard: Yard, box: Speaker) -> None:
+    port = GUEST_PORT if yard.name == "kubernetes" else 0
+    said = json.loads(probes.run(box, CLIENT.replace("PORT", str(port))))
+    assert {call: words for call, words in said.items() if words} == {}
+    assert len(said) == (18 if port else 9)
+    if port:
+        listening = probes.run(box, "print(open('/proc/net/tcp6').read())")
+        assert f":{port:04X} " in listening
     assert box.get("/execs/forged").status_code == 404
     assert box.exec("exit 7")["exit_code"] == 7
 
