@@ -84,6 +84,7 @@ _SHAPES: Mapping[str, Json] = {
     "sandboxes.networkPolicy": _one_of("probe", "enforced", "none"),
     "sandboxes.guest": _one_of("address", "forward"),
     "sandboxes.guestVolume": _one_of("auto", "copy", "image"),
+    "sandboxes.seccompProfile": {"type": "string", "pattern": "^([^/].*)?$"},
     "sandboxes.cpuRequest": _PART,
     "sandboxes.memoryRequest": _PART,
     "sandboxes.starting": {**_whole(1), "maximum": 1000},

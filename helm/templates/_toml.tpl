@@ -40,6 +40,7 @@ namespace = {{ include "sandboxd.sandboxNamespace" .root | toJson }}
 guest_image = {{ include "sandboxd.image" (dict "root" .root "image" .root.Values.guestImage) | toJson }}
 guest = {{ toJson $sandboxes.guest }}
 guest_volume = {{ toJson $sandboxes.guestVolume }}
+seccomp_profile = {{ toJson $sandboxes.seccompProfile }}
 prefetch_images = {{ $sandboxes.prefetchImages }}
 network_policy = {{ toJson .policy }}
 starting = {{ $sandboxes.starting }}

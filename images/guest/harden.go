@@ -37,10 +37,15 @@ func harden() {
 		f.Close()
 	}
 	prctl(prSetDumpable, 0)
+	// Whoever has all our ids may set the limits of our process; nobody inside can have these.
+	_ = syscall.Setresgid(-1, -1, nobodysGroup)
 	if leavesTheSandbox(readBounded("/proc/sys/kernel/core_pattern", 256)) {
 		_ = syscall.Setrlimit(syscall.RLIMIT_CORE, &syscall.Rlimit{Cur: 1, Max: 1})
 	}
 }
+
+// nobodysGroup is our saved group alone, which gives us no right and is lost in what we start.
+const nobodysGroup = 65533
 
 // leavesTheSandbox says whether a process that crashes is handed to a program of the machine's own, or
 // to a socket of it. The kernel does that whatever a core may be long, but for a limit of 1; and whoever

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -56,6 +57,25 @@ func TestSignalsWithoutAHandlerAreIgnoredByTheGuestAlone(t *testing.T) {
 	}
 	if said := string(g.sh("grep SigIgn /proc/self/status").Stdout.Head); !strings.Contains(said, "SigIgn:\t0000000000000000") {
 		t.Errorf("a command ignores signals: %s", said)
+	}
+}
+
+func TestNobodyInsideHasAllTheIdsOfTheGuest(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("an ordinary user has one group")
+	}
+	g := startGuest(t)
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", g.cmd.Process.Pid))
+	if err != nil || len(threads) == 0 {
+		t.Fatal(threads, err)
+	}
+	for _, file := range threads {
+		if status, err := os.ReadFile(file); err == nil && !strings.Contains(string(status), "Gid:\t0\t0\t65533\t0\n") {
+			t.Errorf("%s: %s", file, status)
+		}
+	}
+	if said := string(g.sh("grep Gid /proc/self/status").Stdout.Head); said != "Gid:\t0\t0\t0\t0\n" {
+		t.Errorf("a command has %s", said)
 	}
 }
 

@@ -121,6 +121,15 @@ def _openapi(parser: Parser) -> None:
     parser.add_argument("--indent", type=int, default=2, metavar="N", help="spaces (default 2)")
 
 
+def _seccomp_profile(parser: Parser) -> None:
+    parser.add_argument(
+        "--machine",
+        choices=("amd64", "arm64"),
+        default="amd64",
+        help="the nodes' architecture (default amd64)",
+    )
+
+
 def _sweep(parser: Parser) -> None:
     _state(parser)
     parser.add_argument("--dry-run", action="store_true", help="only say what would be removed")
@@ -320,6 +329,13 @@ VERBS = (
     ),
     Verb(
         "openapi", "Print the API's description.", _openapi, "sandboxd.cli.serve:openapi", _DAEMON
+    ),
+    Verb(
+        "seccomp-profile",
+        "Print the filter of system calls, for nodes of a cluster.",
+        _seccomp_profile,
+        "sandboxd.cli.serve:seccomp_profile",
+        _DAEMON,
     ),
     Verb(
         "sweep",

@@ -1,4 +1,4 @@
-"""`serve`, `check-config`, `openapi`: the verbs that need the daemon's side of the house."""
+"""The verbs that need the daemon's side of the house: `serve`, and those that print what it has."""
 
 from __future__ import annotations
 
@@ -65,6 +65,14 @@ def openapi(args: Namespace) -> int:
 
     document = build_routes(Metrics()).openapi()
     print(json.dumps(document, indent=args.indent or None, ensure_ascii=False))
+    return ExitCode.OK
+
+
+def seccomp_profile(args: Namespace) -> int:
+    """Print the profile that containers of the docker backend have anyway."""
+    from sandboxd.linux.seccomp_profile import profile_for
+
+    print(profile_for(args.machine))
     return ExitCode.OK
 
 

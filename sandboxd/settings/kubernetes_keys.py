@@ -49,6 +49,13 @@ def _dns_name(text: str) -> str:
     return text
 
 
+def _below(text: str) -> str:
+    if text.startswith("/") or ".." in text.split("/"):
+        msg = "must be the name of a file below the kubelet's own folder for such profiles"
+        raise ValueError(msg)
+    return text
+
+
 def _range(text: str) -> str:
     ipaddress.ip_network(text)
     return text
@@ -68,6 +75,7 @@ def _further(spec: dict[str, Any]) -> dict[str, Any]:
 ObjectName = Annotated[Text, AfterValidator(_dns_name)]
 Namespace = Annotated[Text, AfterValidator(_dns_label)]
 AddressRange = Annotated[Text, AfterValidator(_range)]
+ProfileName = Annotated[Text, AfterValidator(_below)]
 PodFields = Annotated[dict[str, Any], AfterValidator(_further)]
 
 
@@ -90,6 +98,9 @@ class KubernetesTable(Table):
     """How the guest agent gets into pods: a `copy` by their init container, or its `image` as a
     volume, which needs Kubernetes 1.33 or newer with image volumes switched on (from 1.35 on they
     are) and nodes whose runtime has them; `auto`: as a volume where the API server takes it."""
+    seccomp_profile: ProfileName = ""
+    """Filter of system calls for sandboxes, a file below the kubelet's `seccomp` folder on every
+    node (`sandboxd seccomp-profile` prints ours); empty: `RuntimeDefault`, the node's own."""
     network_policy: PolicyWord = "probe"
     """Whether the cluster enforces NetworkPolicies; `probe`: two pods find out at each start."""
     from_addresses: list[AddressRange] = []

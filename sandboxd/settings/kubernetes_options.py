@@ -27,6 +27,7 @@ class KubernetesOptions:
     guest_image: str = "sandboxd/guest:latest"
     guest: ClusterWay = "auto"
     guest_volume: GuestVolumeWord = "auto"
+    seccomp_profile: str = ""
     network_policy: PolicyWord = "probe"
     from_addresses: tuple[str, ...] = ()
     starting: int = 16
@@ -48,6 +49,7 @@ def kubernetes_options(table: KubernetesTable) -> KubernetesOptions:
         guest_image=table.guest_image,
         guest=table.guest,
         guest_volume=table.guest_volume,
+        seccomp_profile=table.seccomp_profile,
         network_policy=table.network_policy,
         from_addresses=tuple(table.from_addresses),
         starting=table.starting,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -77,6 +78,14 @@ def test_check_config_tells_each_problem_in_a_line_and_leaves_with_2(
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 2
     assert all(line.startswith(f"sandboxd: {path}: server.") for line in lines)
+
+
+def test_the_filter_of_system_calls_is_printed_for_nodes_of_either_architecture(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for machine, name in (("amd64", "SCMP_ARCH_X86_64"), ("arm64", "SCMP_ARCH_AARCH64")):
+        assert main(["seccomp-profile", "--machine", machine]) == 0
+        assert json.loads(capsys.readouterr().out)["architectures"] == [name]
 
 
 @pytest.mark.parametrize("verb", ["serve", "check-config", "doctor", "sweep"])

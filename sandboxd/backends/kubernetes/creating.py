@@ -52,7 +52,8 @@ class PodPlan:
     """One box, as the cluster must see it.
 
     arguments: for the guest's `serve`. token: of the guest. isolated: on no network.
-    guest_volume: how the program comes. cpu_request, memory_request: as in KubernetesSettings.
+    guest_volume: how the program comes. seccomp_profile, cpu_request, memory_request: as in
+    KubernetesSettings.
     """
 
     order: BoxOrder
@@ -62,6 +63,7 @@ class PodPlan:
     token: str
     arguments: tuple[str, ...] = ()
     guest_volume: GuestVolume = "copy"
+    seccomp_profile: str = ""
     image_pull_secrets: tuple[str, ...] = ()
     cpu_request: float = 1.0
     memory_request: float = 1.0
@@ -102,7 +104,7 @@ def pod_body(plan: PodPlan) -> Json:
         "restartPolicy": "Never",  # a box is used once
         **NO_ACCOUNT,
         "terminationGracePeriodSeconds": GRACE_S,
-        "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+        "securityContext": {"seccompProfile": _seccomp(plan.seccomp_profile)},
         "initContainers": [_guest(plan)],
         "containers": [_sandbox(plan)],
         "volumes": [{"name": _VOLUME, "emptyDir": {}}, *_volumes(plan)],
@@ -142,6 +144,12 @@ def merged(under: Any, over: Any) -> Any:
     if isinstance(under, list) and isinstance(over, list):
         return [*over, *under]
     return over
+
+
+def _seccomp(profile: str) -> Json:
+    if not profile:
+        return {"type": "RuntimeDefault"}
+    return {"type": "Localhost", "localhostProfile": profile}
 
 
 def _guest(plan: PodPlan) -> Json:

@@ -144,6 +144,7 @@ class Maker:
             token=self._ground.token_of(order.box_id),
             arguments=self._reach.arguments,
             guest_volume=self._ground.guest_volume,
+            seccomp_profile=settings.seccomp_profile,
             image_pull_secrets=settings.image_pull_secrets,
             cpu_request=settings.cpu_request,
             memory_request=settings.memory_request,

@@ -25,6 +25,7 @@ class KubernetesSettings:
     kubeconfig, context: None and empty: the pod's own account, else KUBECONFIG and its own choice.
     guest: how guests are reached: at their pods' addresses, or through the API server.
     guest_volume: how the guest's program gets into pods; `auto`: as an image if that can be had.
+    seccomp_profile: of the nodes, below the kubelet's own folder for them; empty: RuntimeDefault.
     network_policy: whether the cluster enforces network policies; `probe` finds out.
     from_addresses: ranges from which guests are reached; empty: our own address.
     starting: pods that start at once. ready_timeout_s: for a pod's guest to answer.
@@ -45,6 +46,7 @@ class KubernetesSettings:
     context: str = ""
     guest: Way = "auto"
     guest_volume: GuestVolumeWord = "auto"
+    seccomp_profile: str = ""
     network_policy: PolicyWord = "probe"
     from_addresses: tuple[str, ...] = ()
     starting: int = 16

@@ -16,9 +16,12 @@ from tempfile import TemporaryDirectory
 import httpx
 import pytest
 
+from sandboxd.linux.seccomp_profile import profile_for
 from tests.conformance.conftest import local_gap
 from tests.contract.columns import below_of, column_of
 from tests.contract.speaker import Speaker
+from tests.support.cluster import TestCluster
+from tests.support.cluster_pods import cluster_table
 from tests.support.daemon import RunningDaemon, User, run_daemon
 
 KEY = "canary-of-a-key-6f1d"
@@ -117,10 +120,14 @@ def yard(request: pytest.FixtureRequest) -> Iterator[Yard]:
             pytest.skip(chosen)
         user = chosen
     has_users = backend != "local" or (os.geteuid() == 0 and user is None)
-    column = column_of(below_of(backend, request))
+    below = below_of(backend, request)
+    column = column_of(below)
+    table = column.table
+    if isinstance(below, TestCluster):
+        table = cluster_table(below, _profile_on(below))
     config = _CONFIG.format(
         key=KEY,
-        table=column.table,
+        table=table,
         image=column.image,
         user='user = "1000"' if has_users else "",
     )
@@ -131,6 +138,14 @@ def yard(request: pytest.FixtureRequest) -> Iterator[Yard]:
             headers = {"Authorization": f"Bearer {KEY}"}
             with httpx.Client(base_url=ours.url, headers=headers, timeout=60) as http:
                 yield Yard(name, ours, http, folder, has_users, walled=backend != "kubernetes")
+
+
+def _profile_on(cluster: TestCluster) -> str:
+    """Have our filter of system calls on the node; what the configuration says of that."""
+    place = cluster.directory / "var" / "kubelet" / "seccomp" / "sandboxd.json"
+    place.parent.mkdir(exist_ok=True)
+    place.write_text(profile_for(os.uname().machine))
+    return f'seccomp_profile = "{place.name}"'
 
 
 KINDS = ["root", "user", "none"]

@@ -60,6 +60,7 @@ MATRIX: Mapping[str, Json] = {
             "networkPolicy": "enforced",
             "guest": "forward",
             "guestVolume": "copy",
+            "seccompProfile": "profiles/sandboxd.json",
             "prefetchImages": True,
             "allowImages": ["registry.internal/*"],
             "imagePullSecrets": ["registry"],

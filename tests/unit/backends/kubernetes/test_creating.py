@@ -54,6 +54,20 @@ def test_a_gpu_is_asked_for_by_the_clusters_name_of_it() -> None:
     assert amounts["limits"]["amd.com/gpu"] == amounts["requests"]["amd.com/gpu"] == "2"
 
 
+@pytest.mark.parametrize(
+    ("profile", "told"),
+    [
+        ("", {"type": "RuntimeDefault"}),
+        ("ours.json", {"type": "Localhost", "localhostProfile": "ours.json"}),
+    ],
+)
+def test_system_calls_are_filtered_by_the_node_or_by_a_profile_on_it(
+    profile: str, told: dict[str, str]
+) -> None:
+    spec = pod_body(plan(seccomp_profile=profile))["spec"]
+    assert spec["securityContext"] == {"seccompProfile": told}
+
+
 def test_a_templates_fields_join_ours_and_never_replace_them() -> None:
     fields = {"restartPolicy": "Always", "tolerations": [{"key": "a"}], "dnsPolicy": "Default"}
     wanted = replace(SPEC, pod=PodOptions(fields=json.dumps(fields)), runtime="kata")
