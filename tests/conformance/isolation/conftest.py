@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -122,17 +123,17 @@ def yard(request: pytest.FixtureRequest) -> Iterator[Yard]:
     has_users = backend != "local" or (os.geteuid() == 0 and user is None)
     below = below_of(backend, request)
     column = column_of(below)
-    table = column.table
-    if isinstance(below, TestCluster):
-        table = cluster_table(below, _profile_on(below))
-    config = _CONFIG.format(
-        key=KEY,
-        table=table,
-        image=column.image,
-        user='user = "1000"' if has_users else "",
-    )
-    with TemporaryDirectory(prefix="sbx-yard-") as directory:
-        folder = Path(directory)
+    with ExitStack() as stack:
+        table = column.table
+        if isinstance(below, TestCluster):
+            table = cluster_table(below, stack.enter_context(_profile_on_the_node()))
+        config = _CONFIG.format(
+            key=KEY,
+            table=table,
+            image=column.image,
+            user='user = "1000"' if has_users else "",
+        )
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="sbx-yard-")))
         environ = {"CANARY": ENVIRON}
         with run_daemon(folder, backend=backend, config=config, user=user, environ=environ) as ours:
             headers = {"Authorization": f"Bearer {KEY}"}
@@ -140,12 +141,22 @@ def yard(request: pytest.FixtureRequest) -> Iterator[Yard]:
                 yield Yard(name, ours, http, folder, has_users, walled=backend != "kubernetes")
 
 
-def _profile_on(cluster: TestCluster) -> str:
-    """Have our filter of system calls on the node; what the configuration says of that."""
-    place = cluster.directory / "var" / "kubelet" / "seccomp" / "sandboxd.json"
-    place.parent.mkdir(exist_ok=True)
-    place.write_text(profile_for(os.uname().machine))
-    return f'seccomp_profile = "{place.name}"'
+@contextmanager
+def _profile_on_the_node() -> Iterator[str]:
+    """Our filter of system calls where a kubelet looks for it, whatever its own folder is; what the
+    configuration says of that.
+    """
+    place = Path("/var/lib/kubelet/seccomp") / f"sandboxd-test-{os.getpid()}.json"
+    made = [folder for folder in (place.parent.parent, place.parent) if not folder.exists()]
+    place.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        place.write_text(profile_for(os.uname().machine))
+        yield f'seccomp_profile = "{place.name}"'
+    finally:
+        place.unlink(missing_ok=True)
+        with suppress(OSError):  # somebody else's are there
+            for folder in reversed(made):
+                folder.rmdir()
 
 
 KINDS = ["root", "user", "none"]
