@@ -269,7 +269,7 @@ func (g *guest) accept(w http.ResponseWriter, r *http.Request) error {
 	if a == nil {
 		return nil
 	}
-	outside, early, err := takeOver(w, "X-Listener: "+a.from.name+"\r\n")
+	outside, early, err := takeOver(w, r, "X-Listener: "+a.from.name+"\r\n")
 	if err != nil {
 		g.listeners.offer(a) // its taker is gone: the next one gets it
 		return nil

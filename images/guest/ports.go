@@ -31,7 +31,7 @@ func (g *guest) openPort(w http.ResponseWriter, r *http.Request) error {
 	if p != nil {
 		return p
 	}
-	outside, early, err := takeOver(w, "")
+	outside, early, err := takeOver(w, r, "")
 	if err != nil {
 		inside.Close()
 		return nil // its caller is gone
@@ -83,7 +83,7 @@ type halfStream interface {
 }
 
 // takeOver answers 101 and hands over the connection, with what its peer has sent of it already.
-func takeOver(w http.ResponseWriter, headers string) (conn halfStream, early []byte, err error) {
+func takeOver(w http.ResponseWriter, r *http.Request, headers string) (conn halfStream, early []byte, err error) {
 	taken, buffered, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		return nil, nil, err
@@ -96,10 +96,18 @@ func takeOver(w http.ResponseWriter, headers string) (conn halfStream, early []b
 	_ = conn.SetDeadline(time.Time{})
 	early = make([]byte, buffered.Reader.Buffered())
 	_, _ = io.ReadFull(buffered.Reader, early)
-	hello := "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + upgradeBytes + "\r\n" + headers + "\r\n"
+	upgrade := upgradeBytes
+	if wantsPieces(r) {
+		upgrade = upgradePieces
+	}
+	hello := "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + upgrade + "\r\n" + headers + "\r\n"
 	if _, err = io.WriteString(conn, hello); err != nil {
 		conn.Close()
 		return nil, nil, err
+	}
+	if wantsPieces(r) {
+		pieces, err := newPieces(conn, early)
+		return pieces, nil, err
 	}
 	return conn, early, nil
 }
@@ -137,6 +145,10 @@ func passBytes(to, from halfStream) {
 // faster here and keeps a pipe of a megabyte for every direction of every idle connection: all
 // sandboxes of a user that is not root together may have 64 of those.
 func relay(to, from halfStream) error {
+	if inPieces, ok := from.(*pieces); ok {
+		_, err := io.Copy(to, inPieces)
+		return err
+	}
 	raw, err := from.SyscallConn()
 	if err != nil {
 		return err
@@ -188,6 +200,10 @@ type pollEntry struct {
 
 // awaitHangup waits until the peer has closed the whole connection, or we have.
 func awaitHangup(conn halfStream) {
+	if inPieces, ok := conn.(*pieces); ok {
+		inPieces.awaitHangup()
+		return
+	}
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
 import anyio
+from anyio import TypedAttributeSet, typed_attribute
 from anyio.abc import ByteStream
 
 from sandboxd.errors import SandboxdError
@@ -20,6 +21,13 @@ _MAX_ERROR_BYTES = 1 << 16
 _MAX_DETAIL_CHARS = 4000
 _MAX_IDLE = 4
 _IDLE_LIFE_S = 30.0
+
+
+class LineAttribute(TypedAttributeSet):
+    """What a stream to a guest says of itself."""
+
+    half_closes: bool = typed_attribute()  # each direction ends by itself; not said: it does
+
 
 Connect = Callable[[], Awaitable[ByteStream]]
 
@@ -154,24 +162,25 @@ class Line:
                 return await self._exchange(kept, method, target, body, limit)
             except GuestLost as error:
                 lost = error
-        connection = await self._fresh(lost)
+        _, connection = await self._fresh(lost)
         return await self._exchange(connection, method, target, body, limit)
 
     async def open(
         self,
         method: str,
         target: str,
-        headers: Headers | None = None,
+        headers: Headers | Callable[[ByteStream], Headers] | None = None,
         body: bytes | AsyncIterator[bytes] | None = None,
     ) -> tuple[AsyncConnection, AsyncResponse]:
         """Ask on a fresh connection, and hand over connection and unread answer.
 
+        headers: beside those of every request, or what gives them for the stream that is there.
         The caller gives the connection back to `keep` or `drop`. Raises as `call`.
         """
-        headers = [*self._headers, *(headers or ())]
-        connection = await self._fresh(None)
+        stream, connection = await self._fresh(None)
+        more = headers(stream) if callable(headers) else headers or ()
         try:
-            response = await connection.request(method, target, headers, body)
+            response = await connection.request(method, target, [*self._headers, *more], body)
             if response.status >= 400:
                 raise guest_failure(await response.read(limit=_MAX_ERROR_BYTES))
         except ConnectionLost as error:
@@ -223,10 +232,11 @@ class Line:
             await drop(connection)
         return None
 
-    async def _fresh(self, lost: GuestLost | None) -> AsyncConnection:
-        """A new connection. lost: how a first try of the same request ended."""
+    async def _fresh(self, lost: GuestLost | None) -> tuple[ByteStream, AsyncConnection]:
+        """A new stream and its connection. lost: how a first try of the same request ended."""
         try:
-            return AsyncConnection(AnyioStream(await self._connect()))
+            stream = await self._connect()
+            return stream, AsyncConnection(AnyioStream(stream))
         except OSError as error:
             raise GuestLost(str(error), sent=lost is not None and lost.sent) from error
         except SandboxdError as error:

@@ -15,7 +15,8 @@ import anyio
 from anyio.abc import ByteStream
 
 from sandboxd.guest.fields import Fields, loads, nonsense
-from sandboxd.guest.line import Line, drop
+from sandboxd.guest.line import GuestLost, Line, LineAttribute, drop
+from sandboxd.guest.pieces import open_pieces
 from sandboxd.guest.unix_stream import UnixStream
 from sandboxd.wire.http1 import AsyncResponse, Headers
 from sandboxd.wire.streams import AnyioStream
@@ -23,6 +24,7 @@ from sandboxd.wire.streams import AnyioStream
 _READ_BYTES = 1 << 18
 _MAX_PORT = 65535
 _UPGRADE: Headers = [(b"connection", b"Upgrade"), (b"upgrade", b"sandbox-bytes")]
+_IN_PIECES: Headers = [*_UPGRADE, (b"x-pieces", b"1")]  # which older guests do not know
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +110,27 @@ async def accept(line: Line) -> tuple[str, GuestStream]:
 
 
 async def _upgraded(line: Line, target: str) -> tuple[AsyncResponse, GuestStream]:
-    connection, response = await line.open("GET", target, _UPGRADE)
+    connection, response = await line.open("GET", target, _upgrade_on)
     if response.status != 101:
         await drop(connection)
         raise nonsense("upgrade")
     stream, early = connection.detach()
     # A line's connections are made of these alone.
-    return response, GuestStream(cast("AnyioStream", stream).inner, early)
+    inner = cast("AnyioStream", stream).inner
+    if response.header(b"upgrade") != "sandbox-pieces":
+        return response, GuestStream(inner, early)
+    try:
+        return response, GuestStream(await open_pieces(inner, early), b"")
+    except anyio.BrokenResourceError as error:
+        await anyio.aclose_forcefully(inner)
+        raise GuestLost("cut off", sent=True) from error
+    except BaseException:
+        await anyio.aclose_forcefully(inner)
+        raise
+
+
+def _upgrade_on(stream: ByteStream) -> Headers:
+    return _UPGRADE if stream.extra(LineAttribute.half_closes, default=True) else _IN_PIECES  # noqa: S610 - no query
 
 
 def _read_listener(said: Fields) -> Listener:

@@ -20,6 +20,7 @@ from kubernetes.client import Configuration
 
 from sandboxd.backends.kubernetes.talking.credentials import Access
 from sandboxd.backends.kubernetes.talking.server import CONNECT_S, headers_for, url_of
+from sandboxd.guest.line import LineAttribute
 from sandboxd.wire import websocket
 from sandboxd.wire.http1 import AsyncConnection, ConnectionLost
 from sandboxd.wire.streams import AnyioStream
@@ -131,8 +132,8 @@ class Tunnel(ByteStream):
 
     @property
     def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:
-        """None: what is at its other end cannot be asked for."""
-        return {}
+        """That it ends as a whole; what is at its other end cannot be asked for."""
+        return {LineAttribute.half_closes: lambda: False}
 
     async def receive(self, max_bytes: int = _READ_BYTES) -> bytes:
         """Some bytes. Raises EndOfStream, BrokenResourceError."""
