@@ -18,7 +18,7 @@ from anyio import to_thread
 
 from sandboxd.egress.addresses import Address, Host, plain, read_host
 from sandboxd.egress.targets import read_forward
-from sandboxd.guest.unix_stream import UnixStream
+from sandboxd.guest.streams.unix_stream import UnixStream
 
 Resolve = Callable[[str], Awaitable[Sequence[Address]]]
 

@@ -15,7 +15,7 @@ from sandboxd.egress.addresses import Address
 from sandboxd.egress.pump import can_pump, pump
 from sandboxd.egress.targets import Target
 from sandboxd.guest.ports import GuestStream
-from sandboxd.guest.unix_stream import UnixStream
+from sandboxd.guest.streams.unix_stream import UnixStream
 
 BROKEN = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
 

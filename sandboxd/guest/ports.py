@@ -16,8 +16,8 @@ from anyio.abc import ByteStream
 
 from sandboxd.guest.fields import Fields, loads, nonsense
 from sandboxd.guest.line import GuestLost, Line, LineAttribute, drop
-from sandboxd.guest.pieces import open_pieces
-from sandboxd.guest.unix_stream import UnixStream
+from sandboxd.guest.streams.pieces import open_pieces
+from sandboxd.guest.streams.unix_stream import UnixStream
 from sandboxd.wire.http1 import AsyncResponse, Headers
 from sandboxd.wire.streams import AnyioStream
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 from anyio.abc import ByteStream, SocketAttribute
 
-from sandboxd.guest.unix_stream import connect_unix
+from sandboxd.guest.streams.unix_stream import connect_unix
 from sandboxd.wire.http1 import AsyncConnection, ConnectionLost
 from sandboxd.wire.streams import AnyioStream
 

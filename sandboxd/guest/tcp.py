@@ -17,7 +17,7 @@ import anyio
 from anyio.abc import ByteStream
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from sandboxd.guest.unix_stream import UnixStream
+from sandboxd.guest.streams.unix_stream import UnixStream
 
 GUEST_PORT = 7031  # inside the sandbox, where nothing else of ours listens
 _MAGIC = b"sandbox1"

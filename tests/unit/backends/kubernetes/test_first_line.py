@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from sandboxd.backends.kubernetes.reaching.first_line import FirstLine
-from sandboxd.guest.unix_stream import UnixStream
+from sandboxd.guest.streams.unix_stream import UnixStream
 
 Ends = tuple[socket.socket, socket.socket]
 

@@ -1,0 +1,1 @@
+"""Byte streams to a guest; nothing of what is spoken on them."""
