@@ -33,6 +33,7 @@ type execRequest struct {
 	TTY         *terminalSize     `json:"tty"`
 	OutputLimit *int64            `json:"output_limit_bytes"`
 	Wait        bool              `json:"wait"`
+	Expected    *claimRequest     `json:"expected"` // stands in for the claim where there is none yet
 }
 
 func (r *execRequest) check() *problem {
@@ -49,6 +50,11 @@ func (r *execRequest) check() *problem {
 	}
 	if hasNUL(r.Cwd) || hasNUL(r.User) {
 		return fail("bad_request", "cwd or user has a zero byte")
+	}
+	if r.Expected != nil {
+		if p := r.Expected.checkTerms(); p != nil {
+			return p
+		}
 	}
 	if r.TTY != nil {
 		if p := r.TTY.check(); p != nil {
