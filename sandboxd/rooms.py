@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import anyio
 from anyio.abc import TaskGroup
@@ -34,10 +34,10 @@ from sandboxd.leases.runs import Runs
 from sandboxd.leases.slots import Slots
 from sandboxd.leases.store import LeaseStore
 from sandboxd.leases.tenancy import Tenancy
+from sandboxd.leases.terms import LeaseOrder, LeaseWish, resolve
 from sandboxd.leases.ways_out import WayOutSettings, WaysOut
 from sandboxd.mcp.early import EarlyServers
 from sandboxd.mcp.servers import McpServers
-from sandboxd.mcp.shared import SharedServers
 from sandboxd.model.lease import LeaseState
 from sandboxd.model.mcp_server import SharedMcpServer
 from sandboxd.model.quota import Quota
@@ -124,7 +124,8 @@ class Rooms:
         self.mcp = McpServers(
             self.desk,
             metrics=foundation.metrics,
-            shared=SharedServers(foundation.mcp_servers),
+            shared=foundation.mcp_servers,
+            order=self._order_of_shared,
             expected=expects_mcp,
         )
         self.kernels = Kernels(self.desk, clock=foundation.clock, metrics=foundation.metrics)
@@ -154,6 +155,18 @@ class Rooms:
                 self._early_servers,
             ),
         )
+
+    def _order_of_shared(self, shared: SharedMcpServer) -> LeaseOrder:
+        """A sandbox for a server that leases share: until it is given back, or as long as its
+        template allows.
+        """
+        templates = {name: pool.template for name, pool in self.house.pools.items()}
+        order = resolve(
+            LeaseWish(template=shared.template, mcp_servers=(), timeout_s=-1, idle_timeout_s=0),
+            templates,
+            direct=self._foundation.backend.capabilities().direct_networks,
+        )
+        return replace(order, terms=replace(order.terms, mcp_servers=(shared.server,)))
 
     async def take(self, templates: Mapping[str, Template]) -> None:
         """Take the templates of a configuration that was read again. Leases live on."""
@@ -242,6 +255,7 @@ async def open_rooms(
         )
         await rooms.runs.load()
         await adoption.run()
+        await rooms.mcp.adopt()
         rooms.runs.start_clocks()  # at once: nobody may be answered from a lease of a lost run
         for pool in list(rooms.house.pools.values()):
             await tasks.start(pool.run, name=f"pool-{pool.template.name}")

@@ -44,7 +44,7 @@ def order_of(body: LeaseBody, services: Services) -> LeaseOrder:
         wish_of(body, services),
         services.templates,
         direct=services.capabilities.direct_networks,
-        shared=services.mcp.shared.names,
+        shared=services.mcp.shared,
     )
 
 

@@ -81,8 +81,9 @@ class Conversation:
     # What callers do.
 
     def enter(self, caller: Caller) -> None:
-        """From now on it hears what is for everybody."""
-        self._callers.append(caller)
+        """From now on it hears what is for everybody. Twice is as good as once."""
+        if caller not in self._callers:
+            self._callers.append(caller)
 
     def leave(self, caller: Caller) -> None:
         """It hears nothing any more, and what it was asked is answered in its place."""

@@ -6,7 +6,7 @@ another one in its place, and that it died is told to somebody, whether it is st
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,6 +74,7 @@ class LiveServer:
         self.server = server
         self.tenancy = tenancy
         self.label = label
+        self.when_over: Callable[[], None] = _nothing  # told of each call that is over
         self.talk: Conversation | None = None  # with the program that runs
         self.hello: Mapping[str, Any] = {}  # what it was told of its client, for the next program
         self._desk = desk
@@ -277,10 +278,15 @@ class LiveServer:
             duration_s=round(took_s, 6),
             **ids_of(self.tenancy),
         )
+        self.when_over()
 
     def _note(self, event: str, **facts: Any) -> None:
         self.tenancy.note(event, server=self.server.name, **facts)
         log.info(event, server=self.server.name, **ids_of(self.tenancy), **facts)
+
+
+def _nothing() -> None:
+    """Nobody wants to be told."""
 
 
 def _unheard() -> SandboxdError:

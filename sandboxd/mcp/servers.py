@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -15,14 +16,15 @@ from sandboxd.errors import SandboxdError
 from sandboxd.execution.reattach import START_S, ask
 from sandboxd.leases.desk import Desk
 from sandboxd.leases.tenancy import Tenancy
+from sandboxd.leases.terms import LeaseOrder
 from sandboxd.mcp.callers import numbers
 from sandboxd.mcp.live import LiveServer, Past
-from sandboxd.mcp.shared import SharedServers
-from sandboxd.mcp.target import OneServer
+from sandboxd.mcp.shared import OWNER, SharedServer
+from sandboxd.mcp.target import OneServer, Target
 from sandboxd.model.command import ExecRecord
-from sandboxd.model.mcp_server import McpServer, McpStatus, by_name
+from sandboxd.model.mcp_server import McpServer, McpStatus, SharedMcpServer, by_name
 from sandboxd.telemetry.metrics import Metrics
-from sandboxd.wire.codes import ErrorCode, Outcome
+from sandboxd.wire.codes import EndReason, ErrorCode, Outcome
 
 if TYPE_CHECKING:
     from sandboxd.mcp.bridge import Bridge
@@ -34,17 +36,29 @@ class McpServers:
     """Every call raises as those of `Commands` do, and `not_found` for an unknown server."""
 
     def __init__(
-        self, desk: Desk, *, metrics: Metrics, shared: SharedServers, expected: bool = False
+        self,
+        desk: Desk,
+        *,
+        metrics: Metrics,
+        shared: Mapping[str, SharedMcpServer],
+        order: Callable[[SharedMcpServer], LeaseOrder],
+        expected: bool = False,
     ) -> None:
-        """expected: some are configured, so that the first of them need not wait for us."""
-        self.shared = shared
+        """shared: those of the configuration. order: what a sandbox of one of them is leased by.
+        expected: some are configured, so that the first of them need not wait for us.
+        """
+        self.shared = {
+            name: SharedServer(server, lease=self._lease, find=self.find, release=self._give_back)
+            for name, server in shared.items()
+        }
+        self._order = order
         self._expected = expected
         self._desk = desk
         self._metrics = metrics
         self._ids: Iterator[int] = numbers()
         self._of: dict[str, dict[str, LiveServer]] = {}  # by lease
         self._looking: dict[str, anyio.Lock] = {}
-        self._bridges: dict[LiveServer, Bridge] = {}
+        self._bridges: dict[tuple[str, str], Bridge] = {}  # by lease, if any, and name
         self._tasks: TaskGroup | None = None
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -52,11 +66,38 @@ class McpServers:
         try:
             async with anyio.create_task_group() as self._tasks:
                 task_status.started()
+                for name, shared in self.shared.items():
+                    self._tasks.start_soon(shared.run, name=f"mcp-shared-{name}")
                 if self._expected:
                     await load_bridges()
                 await anyio.sleep_forever()
         finally:
             self._tasks = None
+
+    # Sandboxes of shared servers.
+
+    async def adopt(self) -> None:
+        """Those that an earlier daemon leased; they go back where nobody shares them any more."""
+        for tenancy in list(self._desk.book):
+            owner = tenancy.lease.owner
+            if not owner.startswith(OWNER) or tenancy.lease.over:
+                continue
+            shared = self.shared.get(owner.removeprefix(OWNER))
+            servers = tenancy.lease.terms.mcp_servers
+            if tenancy.settled.is_set() and shared and servers == (shared.shared.server,):
+                await shared.adopt(tenancy)
+            else:
+                self._desk.endings.end(tenancy, EndReason.RELEASED)
+
+    async def _lease(self, shared: SharedMcpServer) -> Tenancy:
+        owner = OWNER + shared.server.name
+        lease, _ = await self._desk.granting.lease(self._order(shared), owner=owner)
+        return self._desk.find(lease.id, owner=owner)
+
+    async def _give_back(self, tenancy: Tenancy) -> object:
+        return await self._desk.release(tenancy.lease.id, owner=tenancy.lease.owner)
+
+    # Servers of leases.
 
     def declared(self, tenancy: Tenancy, name: str) -> McpServer:
         """What a lease calls so."""
@@ -75,23 +116,65 @@ class McpServers:
         server = self.declared(tenancy, name)
         return (await self._all(tenancy))[server.name]
 
-    async def bridge(self, server: LiveServer) -> Bridge:
-        """To a server that speaks stdio."""
-        if server not in self._bridges:
+    async def bridge(self, tenancy: Tenancy, name: str) -> Bridge:
+        """Between a lease's clients and a server that speaks stdio."""
+        target: Target = (
+            self.shared_of(name)
+            if self._is_shared(tenancy, name)
+            else OneServer(await self.find(tenancy, name))
+        )
+        bridge = await self._bridge((tenancy.lease.id, name), target)
+        if tenancy.lease.over:
+            self._burn((tenancy.lease.id, name))
+            raise tenancy.over_error()
+        return bridge
+
+    async def shared_bridge(self, name: str) -> Bridge:
+        """Between a shared server that speaks stdio and clients that have no lease."""
+        return await self._bridge(("", name), self.shared_of(name))
+
+    async def own_bridge(self, target: Target) -> Bridge:
+        """Between the daemon's own server and the clients of one key; the caller keeps it."""
+        made = await load_bridges()
+        assert self._tasks is not None
+        return made(target, tasks=self._tasks)
+
+    def shared_of(self, name: str) -> SharedServer:
+        """A shared server. Raises `not_found`."""
+        if name not in self.shared:
+            there_are = ", ".join(self.shared) or "none"
+            raise SandboxdError(
+                ErrorCode.NOT_FOUND,
+                f"there is no shared MCP server {name!r}; there are: {there_are}",
+            )
+        return self.shared[name]
+
+    def _is_shared(self, tenancy: Tenancy, name: str) -> bool:
+        return self.declared(tenancy, name).scope == "shared"
+
+    async def _bridge(self, key: tuple[str, str], target: Target) -> Bridge:
+        if key not in self._bridges:
             made = await load_bridges()
-            if server.tenancy.lease.over:
-                raise server.tenancy.over_error()
             assert self._tasks is not None
-            self._bridges.setdefault(server, made(OneServer(server), tasks=self._tasks))
-        return self._bridges[server]
+            self._bridges.setdefault(key, made(target, tasks=self._tasks))
+        return self._bridges[key]
+
+    def _burn(self, key: tuple[str, str]) -> None:
+        if (bridge := self._bridges.pop(key, None)) is not None:
+            bridge.end()
 
     async def list(self, tenancy: Tenancy) -> list[McpStatus]:
-        """Those of the lease's own, in the order of their declaration."""
-        found = (await self._all(tenancy)).values()
-        return [server.status(sessions=self._sessions_of(server)) for server in found]
-
-    def _sessions_of(self, server: LiveServer) -> int:
-        return self._bridges[server].sessions if server in self._bridges else 0
+        """In the order of their declaration."""
+        own = await self._all(tenancy)
+        shown = []
+        for server in tenancy.lease.terms.mcp_servers:
+            bridge = self._bridges.get((tenancy.lease.id, server.name))
+            sessions = 0 if bridge is None else bridge.sessions
+            if server.name in own:
+                shown.append(own[server.name].status(sessions=sessions))
+            elif (shared := self.shared.get(server.name)) is not None:
+                shown.append(replace(shared.status(), sessions=sessions))
+        return shown
 
     async def _all(self, tenancy: Tenancy) -> dict[str, LiveServer]:
         """The first time, with what its guest knows of them already."""
@@ -164,8 +247,8 @@ class McpServers:
         await tenancy.recorded.wait()
         for server in self._of.pop(tenancy.lease.id, {}).values():
             server.end(tenancy.over_error())
-            if (bridge := self._bridges.pop(server, None)) is not None:
-                bridge.end()
+        for declared in tenancy.lease.terms.mcp_servers:
+            self._burn((tenancy.lease.id, declared.name))
 
 
 async def load_bridges() -> type[Bridge]:
@@ -178,6 +261,8 @@ async def load_bridges() -> type[Bridge]:
 def label_of(tenancy: Tenancy, name: str) -> str:
     """What metrics call a server: those of leases alone have one name together."""
     configured: Container[str] = by_name(tenancy.pool.template.mcp_servers)
+    if tenancy.lease.owner.startswith(OWNER):
+        return name
     return name if name in configured else "other"
 
 

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import anyio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sandboxd.api.auth import Principal
 from sandboxd.api.mcp.bodies import Whole, read_whole
+from sandboxd.api.mcp.own_bridges import OwnBridges
 from sandboxd.api.mcp.passing import pass_on
 from sandboxd.api.ports.exchange import LINGER_S
 from sandboxd.api.services import Services
 from sandboxd.errors import SandboxdError
-from sandboxd.leases.tenancy import Tenancy
 from sandboxd.mcp.answers import answer
-from sandboxd.mcp.live import LiveServer
 from sandboxd.mcp.messages import is_request, refusal_of
+from sandboxd.model.mcp_server import OWN_SERVER
 from sandboxd.wire.codes import ErrorCode
 
+if TYPE_CHECKING:
+    from sandboxd.mcp.bridge import Bridge
+
 _OF_A_LEASE = re.compile(r"/v1/sandboxes/([^/]+)/mcp/([^/]+)(/.*)?", re.DOTALL)
+_OF_ALL = re.compile(r"/v1/()mcp/([^/]+)(/.*)?", re.DOTALL)
 # These are told of the sandbox or of the caller, and not of the server: as problems.
 _NOT_OF_THE_SERVER = {
     ErrorCode.NOT_FOUND,
@@ -36,7 +42,9 @@ _NOT_OF_THE_SERVER = {
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Which server a path names. rest: what follows its name."""
+    """Which server a path names. sandbox_id: empty for a shared one without a lease. rest: what
+    follows its name.
+    """
 
     sandbox_id: str
     name: str
@@ -49,10 +57,12 @@ class McpEntrance:
     def __init__(self, app: ASGIApp, services: Services) -> None:
         self._app = app
         self._services = services
+        self._own = OwnBridges(services)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
-        found = _OF_A_LEASE.fullmatch(scope["path"]) if scope["type"] == "http" else None
+        path = scope["path"] if scope["type"] == "http" else ""
+        found = _OF_A_LEASE.fullmatch(path) or _OF_ALL.fullmatch(path)
         if found is None:
             await self._app(scope, receive, send)
             return
@@ -61,32 +71,46 @@ class McpEntrance:
         await self._until_stopped(lambda: self._serve(place, scope, receive, answered), answered)
 
     async def _serve(self, place: _Place, scope: Scope, receive: Receive, send: _Answered) -> None:
-        caller: Principal = scope["state"]["principal"]
-        mcp, desk = self._services.mcp, self._services.desk
-        tenancy = desk.look_at(place.sandbox_id, owner=caller.owner)
-        mcp.declared(tenancy, place.name)
         whole = Whole(receive)
         try:
-            server = await mcp.find(tenancy, place.name)
-            if server.server.port:
-                await pass_on(self._services, server, place.rest, scope, whole, send)
+            if place.sandbox_id:
+                await self._serve_lease(place, scope, whole, send)
+            elif place.name == OWN_SERVER:
+                bridge = await self._own.of(scope["state"]["principal"])
+                await _cross(bridge, scope, whole, send)
             else:
-                await self._bridge(server, tenancy, scope, whole, send)
+                await self._serve_shared(place, scope, whole, send)
         except SandboxdError as error:
             if error.code in _NOT_OF_THE_SERVER or send.started:
                 raise
             await self._refuse(error, scope, whole, send)
 
-    async def _bridge(
-        self, server: LiveServer, tenancy: Tenancy, scope: Scope, whole: Whole, send: Send
-    ) -> None:
-        bridge = await self._services.mcp.bridge(server)
-        body = await read_whole(whole) if scope["method"] == "POST" else None
-        if scope["method"] == "GET":  # a client that only listens uses nothing
-            await bridge.handle(body, scope, whole, send)
-            return
-        with tenancy.call():
-            await bridge.handle(body, scope, whole, send)
+    async def _serve_lease(self, place: _Place, scope: Scope, whole: Whole, send: Send) -> None:
+        caller: Principal = scope["state"]["principal"]
+        mcp = self._services.mcp
+        tenancy = self._services.desk.look_at(place.sandbox_id, owner=caller.owner)
+        declared = mcp.declared(tenancy, place.name)
+        with ExitStack() as use:
+            if scope["method"] != "GET":  # a client that only listens uses nothing
+                use.enter_context(tenancy.call())
+            if declared.scope == "shared" and mcp.shared_of(place.name).shared.server.port:
+                await self._pass_on_shared(place, scope, whole, send)
+            elif declared.port:
+                server = await mcp.find(tenancy, place.name)
+                await pass_on(self._services, server, place.rest, scope, whole, send)
+            else:
+                await _cross(await mcp.bridge(tenancy, place.name), scope, whole, send)
+
+    async def _serve_shared(self, place: _Place, scope: Scope, whole: Whole, send: Send) -> None:
+        if self._services.mcp.shared_of(place.name).shared.server.port:
+            await self._pass_on_shared(place, scope, whole, send)
+        else:
+            bridge = await self._services.mcp.shared_bridge(place.name)
+            await _cross(bridge, scope, whole, send)
+
+    async def _pass_on_shared(self, place: _Place, scope: Scope, whole: Whole, send: Send) -> None:
+        async with self._services.mcp.shared_of(place.name).passing() as server:
+            await pass_on(self._services, server, place.rest, scope, whole, send)
 
     async def _refuse(self, error: SandboxdError, scope: Scope, whole: Whole, send: Send) -> None:
         """Clients of MCP read no problems, and some of them nothing but 200."""
@@ -121,6 +145,11 @@ class McpEntrance:
         await self._services.stopping.wait()
         await anyio.sleep(LINGER_S)
         scope.cancel()
+
+
+async def _cross(bridge: Bridge, scope: Scope, whole: Whole, send: Send) -> None:
+    body = await read_whole(whole) if scope["method"] == "POST" else None
+    await bridge.handle(body, scope, whole, send)
 
 
 class _Answered:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from starlette.types import Receive, Scope, Send
 
-from sandboxd.api.auth import Principal
 from sandboxd.api.ports.asked import asked_of
 from sandboxd.api.ports.exchange import CallerLeft, Cut, Exchange
 from sandboxd.api.ports.place import Place
@@ -17,12 +16,11 @@ async def pass_on(
     services: Services, server: LiveServer, rest: str, scope: Scope, receive: Receive, send: Send
 ) -> None:
     """Pass one request on. Raises as the door to ports does, and what became of the server."""
-    caller: Principal = scope["state"]["principal"]
-    lease_id = server.tenancy.lease.id
+    lease = server.tenancy.lease
     place = _place(services, server, rest, scope)
-    await server.until_listening(services.ports, owner=caller.owner)
+    await server.until_listening(services.ports, owner=lease.owner)
     try:
-        async with services.ports.open(lease_id, place.port, owner=caller.owner) as port:
+        async with services.ports.open(lease.id, place.port, owner=lease.owner) as port:
             trusted = port.template in services.trusted_ports
             asked = asked_of(scope, trusted=trusted, is_ours=services.auth.knows)
             with services.metrics.mcp_calls.labels(server.label, "passed_on").time():

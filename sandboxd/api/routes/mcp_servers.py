@@ -10,7 +10,7 @@ from sandboxd.api.services import here
 from sandboxd.api.shapes.mcp_servers import McpServers
 from sandboxd.api.shapes.parts import answers
 from sandboxd.api.strict import StrictRoute
-from sandboxd.model.mcp_server import McpStatus
+from sandboxd.model.mcp_server import OWN_SERVER, McpState, McpStatus
 
 router = APIRouter(prefix="/v1", tags=["mcp"], route_class=StrictRoute)
 
@@ -24,6 +24,19 @@ async def list_mcp_servers(request: Request, sandbox_id: str) -> Response:
     tenancy = services.desk.look_at(sandbox_id, owner=caller.owner)
     below = f"{services.base_url}/v1/sandboxes/{sandbox_id}/mcp"
     shown = [_shown(each, f"{below}/{each.name}") for each in await services.mcp.list(tenancy)]
+    return render.answer({"mcp_servers": shown, "next_cursor": None})
+
+
+@router.get("/mcp", operation_id="list_shared_mcp_servers", responses=answers(McpServers))
+async def list_shared_mcp_servers(request: Request) -> Response:
+    """The MCP servers that leases share, and the daemon's own."""
+    services, _ = here(request)
+    shared = [server.status() for server in services.mcp.shared.values()]
+    own = McpStatus(
+        name=OWN_SERVER, scope="shared", transport="http", state=McpState.RUNNING, replicas=0
+    )
+    below = f"{services.base_url}/v1/mcp"
+    shown = [_shown(each, f"{below}/{each.name}") for each in (own, *shared)]
     return render.answer({"mcp_servers": shown, "next_cursor": None})
 
 
