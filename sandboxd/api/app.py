@@ -11,6 +11,7 @@ from sandboxd import __version__
 from sandboxd.api import problems
 from sandboxd.api.auth import Auth
 from sandboxd.api.door import Door
+from sandboxd.api.mcp import listing
 from sandboxd.api.mcp.document import with_mcp
 from sandboxd.api.mcp.entrance import McpEntrance
 from sandboxd.api.ports.document import with_ports
@@ -24,7 +25,6 @@ from sandboxd.api.routes import (
     images,
     jupyter,
     kernels,
-    mcp_servers,
     pools,
     quota,
     readings,
@@ -52,7 +52,7 @@ def build_routes(metrics: Metrics) -> FastAPI:
     )
     # Tried in this order for each request: the hot ones first.
     hot = (execs, sandboxes, files, shells, kernels, jupyter, attach, runs, groups)
-    rest = (mcp_servers, readings, ways_out, events, pools, quota, images, system)
+    rest = (listing, readings, ways_out, events, pools, quota, images, system)
     routers = [module.router for module in (*hot, *rest)]
     problems.install(app, metrics, routes=[r for router in routers for r in router.routes])
     for router in routers:

@@ -23,8 +23,15 @@ _NEEDED = {
 class Caller(Protocol):
     """One client. capabilities, info: as it declared them."""
 
-    capabilities: Mapping[str, Any]
-    info: Mapping[str, Any]
+    @property
+    def capabilities(self) -> Mapping[str, Any]:
+        """What it can do for a server."""
+        ...
+
+    @property
+    def info(self) -> Mapping[str, Any]:
+        """Its name and version."""
+        ...
 
     def heard(self, message: Message, about: RequestId | None) -> None:
         """Take what is for it. about: the id of its request that this answers or belongs to.

@@ -14,7 +14,7 @@ from sandboxd.errors import SandboxdError
 from sandboxd.guest.attachment import Ended, Piece
 from sandboxd.guest.client import Guest
 from sandboxd.guest.line import GuestLost
-from sandboxd.leases.early import expected_claim
+from sandboxd.leases.granting.early import expected_claim
 from sandboxd.leases.slots import Slots
 from sandboxd.mcp import verdicts
 from sandboxd.mcp.lines import LineReader

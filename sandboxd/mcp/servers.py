@@ -15,19 +15,22 @@ from anyio.abc import TaskGroup, TaskStatus
 from sandboxd.errors import SandboxdError
 from sandboxd.execution.reattach import START_S, ask
 from sandboxd.leases.desk import Desk
+from sandboxd.leases.seen_servers import facts_of
 from sandboxd.leases.tenancy import Tenancy
 from sandboxd.leases.terms import LeaseOrder
 from sandboxd.mcp.callers import numbers
+from sandboxd.mcp.hidden import Veil, veil_of
 from sandboxd.mcp.live import LiveServer, Past
 from sandboxd.mcp.shared import OWNER, SharedServer
 from sandboxd.mcp.target import OneServer, Target
+from sandboxd.mcp.veiled import Veiled
 from sandboxd.model.command import ExecRecord
 from sandboxd.model.mcp_server import McpServer, McpStatus, SharedMcpServer, by_name
 from sandboxd.telemetry.metrics import Metrics
 from sandboxd.wire.codes import EndReason, ErrorCode, Outcome
 
 if TYPE_CHECKING:
-    from sandboxd.mcp.bridge import Bridge
+    from sandboxd.mcp.clients.bridge import Bridge
 
 log = structlog.get_logger(__name__)
 
@@ -59,6 +62,7 @@ class McpServers:
         self._of: dict[str, dict[str, LiveServer]] = {}  # by lease
         self._looking: dict[str, anyio.Lock] = {}
         self._bridges: dict[tuple[str, str], Bridge] = {}  # by lease, if any, and name
+        self._veils: dict[tuple[str, str], Veil | None] = {}  # of leases, by name
         self._tasks: TaskGroup | None = None
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -114,15 +118,16 @@ class McpServers:
     async def find(self, tenancy: Tenancy, name: str) -> LiveServer:
         """A server of the lease's own."""
         server = self.declared(tenancy, name)
-        return (await self._all(tenancy))[server.name]
+        return (await self.open(tenancy))[server.name]
 
     async def bridge(self, tenancy: Tenancy, name: str) -> Bridge:
         """Between a lease's clients and a server that speaks stdio."""
+        shared = self.declared(tenancy, name).scope == "shared"
         target: Target = (
-            self.shared_of(name)
-            if self._is_shared(tenancy, name)
-            else OneServer(await self.find(tenancy, name))
+            self.shared_of(name) if shared else OneServer(await self.find(tenancy, name))
         )
+        if (veil := self.veil(tenancy, name)) is not None:
+            target = Veiled(target, veil)
         bridge = await self._bridge((tenancy.lease.id, name), target)
         if tenancy.lease.over:
             self._burn((tenancy.lease.id, name))
@@ -132,6 +137,19 @@ class McpServers:
     async def shared_bridge(self, name: str) -> Bridge:
         """Between a shared server that speaks stdio and clients that have no lease."""
         return await self._bridge(("", name), self.shared_of(name))
+
+    def veil(self, tenancy: Tenancy, name: str) -> Veil | None:
+        """What is hidden of a server from a lease's clients; None for nothing. Raises
+        `bad_request` for what the lease has nothing for.
+        """
+        server = self.declared(tenancy, name)
+        if server.scope == "shared":
+            server = self.shared_of(name).shared.server
+        key = (tenancy.lease.id, name)
+        if key not in self._veils and server.hidden and not tenancy.lease.over:
+            facts = facts_of(tenancy.lease.terms, sandbox_id=tenancy.lease.id)
+            self._veils[key] = veil_of(server, facts)
+        return self._veils.get(key)
 
     async def own_bridge(self, target: Target) -> Bridge:
         """Between the daemon's own server and the clients of one key; the caller keeps it."""
@@ -149,9 +167,6 @@ class McpServers:
             )
         return self.shared[name]
 
-    def _is_shared(self, tenancy: Tenancy, name: str) -> bool:
-        return self.declared(tenancy, name).scope == "shared"
-
     async def _bridge(self, key: tuple[str, str], target: Target) -> Bridge:
         if key not in self._bridges:
             made = await load_bridges()
@@ -165,7 +180,7 @@ class McpServers:
 
     async def list(self, tenancy: Tenancy) -> list[McpStatus]:
         """In the order of their declaration."""
-        own = await self._all(tenancy)
+        own = await self.open(tenancy)
         shown = []
         for server in tenancy.lease.terms.mcp_servers:
             bridge = self._bridges.get((tenancy.lease.id, server.name))
@@ -176,8 +191,8 @@ class McpServers:
                 shown.append(replace(shared.status(), sessions=sessions))
         return shown
 
-    async def _all(self, tenancy: Tenancy) -> dict[str, LiveServer]:
-        """The first time, with what its guest knows of them already."""
+    async def open(self, tenancy: Tenancy) -> Mapping[str, LiveServer]:
+        """The servers of the lease's own; the first time, with what its guest knows of them."""
         lease_id = tenancy.lease.id
         if lease_id in self._of:
             return self._of[lease_id]
@@ -249,11 +264,12 @@ class McpServers:
             server.end(tenancy.over_error())
         for declared in tenancy.lease.terms.mcp_servers:
             self._burn((tenancy.lease.id, declared.name))
+            self._veils.pop((tenancy.lease.id, declared.name), None)
 
 
 async def load_bridges() -> type[Bridge]:
     """What speaks with clients. The first time it takes most of a second, beside the loop."""
-    module = await to_thread.run_sync(import_module, "sandboxd.mcp.bridge")
+    module = await to_thread.run_sync(import_module, "sandboxd.mcp.clients.bridge")
     made: type[Bridge] = module.Bridge
     return made
 

@@ -116,7 +116,7 @@ def test_a_wrong_declaration_of_an_mcp_server_is_refused_with_its_mend(
     response = alice.post("/v1/sandboxes", json={"template": "python", "mcp_servers": servers})
     body = problem(response, 422, ErrorCode.BAD_REQUEST)
     assert words in str(body["detail"])
-    assert str(body["details"]["field"]).startswith("mcp_servers")
+    assert "mcp_servers" in str(body["details"])
 
 
 def test_json_that_is_none_and_bodies_over_the_limit_are_refused(alice: httpx.Client) -> None:

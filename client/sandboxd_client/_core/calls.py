@@ -23,8 +23,8 @@ class Call:
     path: below the daemon's prefix, with its query. safe: it changes nothing, or carries an id
     under which the daemon does it once, so it may be sent again although it may have arrived.
     silence_s: how long the daemon may take between two bytes. ends: it is short and gives something
-    back, keeps it or ends it, so it never waits for a connection behind calls that last. headers: more of
-    them, in ASCII.
+    back, keeps it or ends it, so it never waits for a connection behind calls that last.
+    headers: more of them, in ASCII.
     """
 
     method: str

@@ -62,6 +62,10 @@ class Whole:
         self._again = True
         return self.body
 
+    def replace(self, body: bytes) -> None:
+        """Give this instead of what was read."""
+        self.body = body
+
     def _take(self, message: Message, *, most: int) -> None:
         piece: bytes = message.get("body", b"")
         self._size += len(piece)

@@ -15,16 +15,18 @@ from sandboxd.api.auth import Principal
 from sandboxd.api.mcp.bodies import Whole, read_whole
 from sandboxd.api.mcp.own_bridges import OwnBridges
 from sandboxd.api.mcp.passing import pass_on
+from sandboxd.api.mcp.veil import draw
 from sandboxd.api.ports.exchange import LINGER_S
 from sandboxd.api.services import Services
 from sandboxd.errors import SandboxdError
-from sandboxd.mcp.answers import answer
+from sandboxd.mcp.clients.answers import answer
+from sandboxd.mcp.hidden import veil_of
 from sandboxd.mcp.messages import is_request, refusal_of
 from sandboxd.model.mcp_server import OWN_SERVER
 from sandboxd.wire.codes import ErrorCode
 
 if TYPE_CHECKING:
-    from sandboxd.mcp.bridge import Bridge
+    from sandboxd.mcp.clients.bridge import Bridge
 
 _OF_A_LEASE = re.compile(r"/v1/sandboxes/([^/]+)/mcp/([^/]+)(/.*)?", re.DOTALL)
 _OF_ALL = re.compile(r"/v1/()mcp/([^/]+)(/.*)?", re.DOTALL)
@@ -90,10 +92,15 @@ class McpEntrance:
         mcp = self._services.mcp
         tenancy = self._services.desk.look_at(place.sandbox_id, owner=caller.owner)
         declared = mcp.declared(tenancy, place.name)
+        await mcp.open(tenancy)
         with ExitStack() as use:
             if scope["method"] != "GET":  # a client that only listens uses nothing
                 use.enter_context(tenancy.call())
-            if declared.scope == "shared" and mcp.shared_of(place.name).shared.server.port:
+            veil = mcp.veil(tenancy, place.name)
+            shared = declared.scope == "shared" and mcp.shared_of(place.name).shared.server
+            if veil is not None and (declared.port or (shared and shared.port)):
+                scope, send = await draw(veil, scope, whole, send)
+            if shared and shared.port:
                 await self._pass_on_shared(place, scope, whole, send)
             elif declared.port:
                 server = await mcp.find(tenancy, place.name)
@@ -102,7 +109,9 @@ class McpEntrance:
                 await _cross(await mcp.bridge(tenancy, place.name), scope, whole, send)
 
     async def _serve_shared(self, place: _Place, scope: Scope, whole: Whole, send: Send) -> None:
-        if self._services.mcp.shared_of(place.name).shared.server.port:
+        server = self._services.mcp.shared_of(place.name).shared.server
+        veil_of(server, {})  # there is no lease to fill it from
+        if server.port:
             await self._pass_on_shared(place, scope, whole, send)
         else:
             bridge = await self._services.mcp.shared_bridge(place.name)

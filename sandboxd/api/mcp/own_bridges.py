@@ -9,7 +9,7 @@ from sandboxd.api.mcp.own_server import OwnServer
 from sandboxd.api.services import Services
 
 if TYPE_CHECKING:
-    from sandboxd.mcp.bridge import Bridge
+    from sandboxd.mcp.clients.bridge import Bridge
 
 
 class OwnBridges:

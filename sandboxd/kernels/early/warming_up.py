@@ -26,7 +26,7 @@ from sandboxd.kernels.early import binding
 from sandboxd.kernels.messages import Message, NoMessage, Writer
 from sandboxd.kernels.processes import early_start
 from sandboxd.kernels.specs import find_spec, folders
-from sandboxd.leases.early import expected_claim
+from sandboxd.leases.granting.early import expected_claim
 from sandboxd.leases.slots import Slots
 from sandboxd.model.claim import Claim
 from sandboxd.model.command import ExecRecord

@@ -13,8 +13,8 @@ from sandboxd.guest.client import Guest
 from sandboxd.guest.line import GuestLost
 from sandboxd.leases.back_office import CALL_S, GUEST_GRACE_S, BackOffice
 from sandboxd.leases.deeds import note_deed
-from sandboxd.leases.early import unfit_servers
 from sandboxd.leases.endings import Endings
+from sandboxd.leases.granting.early import unfit_servers
 from sandboxd.leases.tenancy import Tenancy
 from sandboxd.leases.terms import LeaseOrder, unfit
 from sandboxd.leases.ways_out import WaysOut

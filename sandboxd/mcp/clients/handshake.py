@@ -21,7 +21,7 @@ from mcp.shared.message import ServerMessageMetadata, SessionMessage
 from starlette.types import Receive, Scope, Send
 
 from sandboxd.errors import SandboxdError
-from sandboxd.mcp.answers import answer
+from sandboxd.mcp.clients.answers import answer
 from sandboxd.mcp.conversation import Refused
 from sandboxd.mcp.messages import (
     HANDSHAKES,

@@ -31,9 +31,9 @@ from mcp_types import (
 from starlette.types import Receive, Scope, Send
 
 from sandboxd.errors import SandboxdError
-from sandboxd.mcp.answers import answer
+from sandboxd.mcp.clients.answers import answer
+from sandboxd.mcp.clients.event_stream import EventStream
 from sandboxd.mcp.conversation import Refused
-from sandboxd.mcp.event_stream import EventStream
 from sandboxd.mcp.messages import (
     INVALID_PARAMS,
     SESSIONLESS,

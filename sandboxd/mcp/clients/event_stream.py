@@ -9,7 +9,7 @@ import anyio
 from pydantic_core import to_json
 from starlette.types import Receive, Send
 
-from sandboxd.mcp.answers import answer
+from sandboxd.mcp.clients.answers import answer
 from sandboxd.mcp.messages import Message
 
 _HEADERS = [

@@ -40,6 +40,6 @@ def _row(place: str, server: McpServerInfo) -> list[object]:
 
 def mcp(args: Namespace) -> int:
     """Speak MCP on standard input and output, for clients that start their servers."""
-    from sandboxd.cli.mcp_stdio import relay
+    from sandboxd.cli.mcp.relay import relay
 
     return with_client(relay)

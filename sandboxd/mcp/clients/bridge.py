@@ -7,9 +7,9 @@ from typing import Any
 from anyio.abc import TaskGroup
 from starlette.types import Receive, Scope, Send
 
-from sandboxd.mcp.handshake import Sessions
+from sandboxd.mcp.clients.handshake import Sessions
+from sandboxd.mcp.clients.per_request import PerRequest
 from sandboxd.mcp.messages import HANDSHAKES
-from sandboxd.mcp.per_request import PerRequest
 from sandboxd.mcp.target import Target
 
 
