@@ -16,7 +16,7 @@ from sandboxd.guest.line import GuestLost
 from sandboxd.leases.desk import Desk
 from sandboxd.leases.tenancy import Tenancy
 from sandboxd.mcp.lines import LineReader
-from sandboxd.mcp.messages import Message, write_message
+from sandboxd.mcp.messages import LARGEST_BYTES, Message, write_message
 from sandboxd.model.claim import Claim
 from sandboxd.model.command import Command, ExecRecord
 from sandboxd.model.mcp_server import McpServer, exec_id_of
@@ -53,6 +53,7 @@ class Program:
         self._command = command_of(server, generation)
         self._writing = anyio.Lock()
         self.caught_up = anyio.Event()  # all was heard that it said before we followed
+        self._untaken = b""
         self._written: int | None = None  # bytes; None until its guest was asked
 
     @property
@@ -78,17 +79,21 @@ class Program:
             await ask(self._desk, self.tenancy, lambda g: g.signal(self.exec_id, "KILL"))
 
     async def write(self, message: Message) -> None:
-        """Give it one message, whole or not at all: what was taken once is not given again.
+        """Give it one message. What was taken once is not given again, and of what it did not take
+        the rest comes before the next message: so no line is ever cut.
 
-        Raises `conflict` with status 410 once it has closed its input. Cancelled: it may have got
-        the message, and what follows stands on a line of its own all the same.
+        Raises `conflict` with status 410 once it has closed its input, and TimeoutError where it
+        reads nothing. Cancelled: it gets the message all the same.
         """
-        data = write_message(message)
         async with self._writing:
+            if len(self._untaken) > LARGEST_BYTES:
+                raise TimeoutError
+            self._untaken += write_message(message)
             with anyio.CancelScope(shield=True), anyio.fail_after(_LINE_S):
                 if self._written is None:
                     self._written = await self._give(b"", None)
-                self._written = await self._give(data, self._written)
+                self._written = await self._give(self._untaken, self._written)
+                self._untaken = b""
 
     async def _give(self, data: bytes, offset: int | None) -> int:
         return await ask(

@@ -157,6 +157,9 @@ class McpEntrance:
 
 
 async def _cross(bridge: Bridge, scope: Scope, whole: Whole, send: Send) -> None:
+    if scope["state"].get("head_only"):  # a stream's head would be all there is to wait for
+        await answer(send, 405, None)
+        return
     body = await read_whole(whole) if scope["method"] == "POST" else None
     await bridge.handle(body, scope, whole, send)
 
