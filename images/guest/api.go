@@ -186,7 +186,7 @@ func (g *guest) postExec(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	e, fresh, p := g.execs.claimID(request.ExecID, request.Fingerprint)
+	e, fresh, p := g.execs.claimID(request.ExecID, request.Fingerprint, request.Standing)
 	if p != nil {
 		return p
 	}

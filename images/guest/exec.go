@@ -33,6 +33,7 @@ type execRequest struct {
 	TTY         *terminalSize     `json:"tty"`
 	OutputLimit *int64            `json:"output_limit_bytes"`
 	Wait        bool              `json:"wait"`
+	Standing    bool              `json:"standing"`
 	Expected    *claimRequest     `json:"expected"` // stands in for the claim where there is none yet
 }
 
@@ -84,6 +85,7 @@ type Exec struct {
 	output      output
 	stdin       stdin
 	terminal    *terminal // nil where it has pipes
+	standing    bool      // a server: that it runs is no use
 	apart       bool      // a kernel: no command that anybody asked for, so not in the table
 	process     *process  // nil for a run in a shell
 	run         *shellRun

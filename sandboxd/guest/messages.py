@@ -117,6 +117,8 @@ def command_body(command: Command, *, wait: bool) -> bytes:
         "output_limit_bytes": command.output_limit_bytes,
         "wait": wait,
     }
+    if command.standing:
+        order["standing"] = True
     if command.expected is not None:
         order["expected"] = claim_fields(command.expected)
     return json.dumps(order).encode()

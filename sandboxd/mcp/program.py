@@ -38,6 +38,7 @@ def command_of(server: McpServer, generation: int, *, expected: Claim | None = N
         env=dict(server.env),
         cwd=server.cwd,
         stdin_open=True,
+        standing=True,
         output_limit_bytes=_KEPT_BYTES,
         expected=expected,
     )

@@ -71,6 +71,8 @@ class McpEntrance:
         place = _Place(found[1], found[2], found[3] or "")
         answered = _Answered(send)
         await self._until_stopped(lambda: self._serve(place, scope, receive, answered), answered)
+        if answered.started and not answered.ended:
+            scope["state"]["cut"]()
 
     async def _serve(self, place: _Place, scope: Scope, receive: Receive, send: _Answered) -> None:
         whole = Whole(receive)
@@ -165,15 +167,17 @@ async def _cross(bridge: Bridge, scope: Scope, whole: Whole, send: Send) -> None
 
 
 class _Answered:
-    """A `send` that knows whether an answer has begun."""
+    """A `send` that knows how far its answer is."""
 
-    __slots__ = ("_send", "started")
+    __slots__ = ("_send", "ended", "started")
 
     def __init__(self, send: Send) -> None:
         self._send = send
-        self.started = False
+        self.started = self.ended = False
 
     async def __call__(self, message: Message) -> None:
         """ASGI."""
         self.started = True
+        body = message["type"] == "http.response.body"
+        self.ended = body and not message.get("more_body", False)
         await self._send(message)

@@ -7,6 +7,7 @@ business alone. Losing one loses nothing: its client begins another.
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import suppress
@@ -39,6 +40,8 @@ from sandboxd.mcp.target import Target
 from sandboxd.model.ids import new_id
 
 log = structlog.get_logger(__name__)
+# It calls an error what clients do: to end a session while it is served. Who asks is told anyway.
+logging.getLogger("mcp.server.streamable_http").setLevel(logging.CRITICAL)
 
 MOST_SESSIONS = 256  # of one server; more end those that nobody has used for longest
 IDLE_S = 1800.0
