@@ -22,16 +22,20 @@ from tests.support.mcp_tools import node, node_modules, script
 
 pytestmark = pytest.mark.timeout(400)
 
-_INSIDE = "/opt/npm/@modelcontextprotocol/server-everything/dist/index.js"
+_INSIDE = "/opt/npm/node_modules/@modelcontextprotocol/server-everything/dist/index.js"
+# With keys: without any the daemon itself refuses foreign hosts, which the suite asks of servers.
 _CONFIG = """
+[server]
+api_keys = [{{name = "suite", key = "suite-secret-key"}}]
+
 [templates.python]
 image = "host"
 resources = {{memory_mb = 1024, pids = 256}}
 pool = {{ready = 1, max = 4}}
-mounts = [{{source = "{modules}", target = "/opt/npm"}}]
+mounts = [{{source = "{modules}", target = "/opt/npm/node_modules"}}]
 
 [templates.python.mcp_servers.everything]
-command = ["/opt/npm/node/bin/node", "{inside}", "streamableHttp"]
+command = ["/opt/npm/node_modules/node/bin/node", "{inside}", "streamableHttp"]
 env = {{PORT = "3901"}}
 port = 3901
 """
@@ -81,8 +85,9 @@ def test_conformance_is_the_same_through_us_as_directly(tmp_path: Path) -> None:
     place = tmp_path / "daemon"
     place.mkdir()
     with run_daemon(place, backend="local", config=config) as daemon:
-        told = httpx.post(f"{daemon.url}/v1/sandboxes", json={"template": "python"}).json()
-        through = verdicts(
-            f"{daemon.url}/v1/sandboxes/{told['id']}/mcp/everything", tmp_path / "through"
-        )
+        headers = {"authorization": "Bearer suite-secret-key"}
+        with httpx.Client(base_url=daemon.url, headers=headers, timeout=60) as http:
+            told = http.post("/v1/sandboxes", json={"template": "python"}).json()
+            token = http.post(f"/v1/sandboxes/{told['id']}/tokens", json={}).json()
+        through = verdicts(f"{token['url']}/mcp/everything", tmp_path / "through")
     assert through == direct

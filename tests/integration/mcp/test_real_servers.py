@@ -19,7 +19,7 @@ from tests.support.mcp_tools import node, node_modules, older_python, older_site
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 
-_INSIDE = "/opt/npm/@modelcontextprotocol"
+_INSIDE = "/opt/npm/node_modules/@modelcontextprotocol"
 _CONFIG = """
 [templates.python]
 image = "host"
@@ -28,7 +28,7 @@ pool = {{ready = 1, max = 4}}
 mounts = [
   {{source = "{base}", target = "/opt/python"}},
   {{source = "{site}", target = "/opt/site"}},
-  {{source = "{modules}", target = "/opt/npm"}},
+  {{source = "{modules}", target = "/opt/npm/node_modules"}},
 ]
 
 [templates.python.mcp_servers.time]
@@ -40,17 +40,17 @@ command = ["/opt/python/bin/python3", "-m", "mcp_server_git"]
 env = {{PYTHONPATH = "/opt/site"}}
 
 [templates.python.mcp_servers.memory]
-command = ["/opt/npm/node/bin/node", "{inside}/server-memory/dist/index.js"]
+command = ["/opt/npm/node_modules/node/bin/node", "{inside}/server-memory/dist/index.js"]
 env = {{MEMORY_FILE_PATH = "/workspace/memory.json"}}
 
 [templates.python.mcp_servers.files]
-command = ["/opt/npm/node/bin/node", "{inside}/server-filesystem/dist/index.js", "/workspace"]
+command = ["/opt/npm/node_modules/node/bin/node", "{inside}/server-filesystem/dist/index.js", "/workspace"]
 
 [templates.python.mcp_servers.everything]
-command = ["/opt/npm/node/bin/node", "{inside}/server-everything/dist/index.js", "stdio"]
+command = ["/opt/npm/node_modules/node/bin/node", "{inside}/server-everything/dist/index.js", "stdio"]
 
 [templates.python.mcp_servers.everything-http]
-command = ["/opt/npm/node/bin/node", "{inside}/server-everything/dist/index.js", "streamableHttp"]
+command = ["/opt/npm/node_modules/node/bin/node", "{inside}/server-everything/dist/index.js", "streamableHttp"]
 env = {{PORT = "3901"}}
 port = 3901
 
@@ -87,7 +87,7 @@ def sandbox(daemon: RunningDaemon) -> Iterator[str]:
 def older(url: str, *calls: tuple[str, dict[str, Any]]) -> list[Any]:
     """What the older client hears: the tools' names, and each call's texts."""
     done = subprocess.run(
-        [older_python(), Path(ROOT) / "tests" / "support" / "older_client.py", url],
+        [older_python(), "-P", Path(ROOT) / "tests" / "support" / "older_client.py", url],
         input="".join(json.dumps(call) + "\n" for call in calls),
         capture_output=True,
         text=True,
