@@ -209,7 +209,8 @@ class LiveServer:
             life: _Life | None = None
             try:
                 with self._metrics.mcp_servers.labels(self.label).track_inprogress():
-                    await program.follow(talk.heard, lost=talk.lost)
+                    past_bytes = record.stdout.total_bytes
+                    await program.follow(talk.heard, past_bytes=past_bytes, lost=talk.lost)
                 record = await program.look()
                 answered = self._reached or talk.greeting is not None
                 life = _Life(record, answered=answered, told=talk.in_flight > 0)

@@ -63,11 +63,13 @@ class Program:
         return self._command.exec_id
 
     async def start(self) -> ExecRecord:
-        """Start it, or find it started; its record, without output."""
+        """Start it; its record, without output."""
         with anyio.fail_after(START_S):
-            return await ask(
+            record = await ask(
                 self._desk, self.tenancy, lambda guest: guest.run(self._command, wait=False)
             )
+        self._written = 0
+        return record
 
     async def look(self) -> ExecRecord:
         """Its record, with what it wrote last."""
@@ -103,12 +105,14 @@ class Program:
             lambda guest: guest.write_stdin(self.exec_id, data, offset=offset),
         )
 
-    async def follow(self, heard: Heard, *, lost: Callable[[], None]) -> ExecRecord:
+    async def follow(
+        self, heard: Heard, *, past_bytes: int, lost: Callable[[], None]
+    ) -> ExecRecord:
         """Hear all that it says, from its beginning on, until it has ended; its record then.
 
-        lost: told of a message that is missing. Raises what became of the sandbox.
+        past_bytes: that it had said already. lost: told of a message that is missing. Raises what
+        became of the sandbox.
         """
-        past_bytes = (await self.start()).stdout.total_bytes
         if not past_bytes:
             self.caught_up.set()
         hearing = _Hearing(LineReader(), heard, lost, past_bytes)

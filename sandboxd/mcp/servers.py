@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -190,6 +191,17 @@ class McpServers:
             elif (shared := self.shared.get(server.name)) is not None:
                 shown.append(replace(shared.status(), sessions=sessions))
         return shown
+
+    def expect(self, tenancy: Tenancy) -> None:
+        """A lease has begun: servers that run in it already are listened to before they are called.
+        Whoever calls them first hears what goes wrong.
+        """
+        if tenancy.lease.terms.spec.mcp_servers and self._tasks is not None:
+            self._tasks.start_soon(self._open_early, tenancy, name=f"mcp-open-{tenancy.lease.id}")
+
+    async def _open_early(self, tenancy: Tenancy) -> None:
+        with suppress(SandboxdError):
+            await self.open(tenancy)
 
     async def open(self, tenancy: Tenancy) -> Mapping[str, LiveServer]:
         """The servers of the lease's own; the first time, with what its guest knows of them."""

@@ -52,6 +52,8 @@ async def lease_sandbox(
     status = 202 if waiting else 201 if new else 200
     about(request, sandbox_id=lease.id, new=new)
     tenancy = services.desk.find(lease.id, owner=caller.owner)
+    if status == 201:
+        services.mcp.expect(tenancy)
     return render.answer(shown(tenancy, services), status=status)
 
 

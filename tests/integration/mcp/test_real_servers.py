@@ -20,6 +20,7 @@ from tests.support.mcp_tools import node, node_modules, older_python, older_site
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 
 _INSIDE = "/opt/npm/node_modules/@modelcontextprotocol"
+_NODE = "/opt/npm/node_modules/node/bin/node"
 _CONFIG = """
 [templates.python]
 image = "host"
@@ -40,17 +41,17 @@ command = ["/opt/python/bin/python3", "-m", "mcp_server_git"]
 env = {{PYTHONPATH = "/opt/site"}}
 
 [templates.python.mcp_servers.memory]
-command = ["/opt/npm/node_modules/node/bin/node", "{inside}/server-memory/dist/index.js"]
+command = ["{node}", "{inside}/server-memory/dist/index.js"]
 env = {{MEMORY_FILE_PATH = "/workspace/memory.json"}}
 
 [templates.python.mcp_servers.files]
-command = ["/opt/npm/node_modules/node/bin/node", "{inside}/server-filesystem/dist/index.js", "/workspace"]
+command = ["{node}", "{inside}/server-filesystem/dist/index.js", "/workspace"]
 
 [templates.python.mcp_servers.everything]
-command = ["/opt/npm/node_modules/node/bin/node", "{inside}/server-everything/dist/index.js", "stdio"]
+command = ["{node}", "{inside}/server-everything/dist/index.js", "stdio"]
 
 [templates.python.mcp_servers.everything-http]
-command = ["/opt/npm/node_modules/node/bin/node", "{inside}/server-everything/dist/index.js", "streamableHttp"]
+command = ["{node}", "{inside}/server-everything/dist/index.js", "streamableHttp"]
 env = {{PORT = "3901"}}
 port = 3901
 
@@ -69,7 +70,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
     """A daemon whose sandboxes have them."""
     assert node()
     config = _CONFIG.format(
-        base=sys.base_prefix, site=older_site(), modules=node_modules(), inside=_INSIDE
+        base=sys.base_prefix, site=older_site(), modules=node_modules(), inside=_INSIDE, node=_NODE
     )
     with run_daemon(tmp_path_factory.mktemp("real"), backend="local", config=config) as running:
         yield running
