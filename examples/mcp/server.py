@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from typing import Any
 
 NOTES: list[str] = []
@@ -31,10 +32,13 @@ def explain(word: str) -> str:
     return WORDS.get(word, "no such word")
 
 
-TOOLS = {
+Tools = dict[str, tuple[Callable[..., str], list[str]]]
+
+SERVERS: dict[str, Tools] = {
     "notes": {"take_note": (take_note, ["text", "user"]), "read_notes": (read_notes, [])},
     "glossary": {"explain": (explain, ["word"])},
-}[sys.argv[1]]
+}
+TOOLS = SERVERS[sys.argv[1]]
 
 
 def schema_of(names: list[str]) -> dict[str, Any]:
@@ -60,7 +64,7 @@ def result_of(method: str, params: dict[str, Any]) -> dict[str, Any]:
             return {"tools": tools}
         case "tools/call":
             act, _ = TOOLS[params["name"]]
-            text = act(**params.get("arguments", {}))  # type: ignore[operator]
+            text = act(**params.get("arguments", {}))
             return {"content": [{"type": "text", "text": text}]}
         case _:
             return {}

@@ -134,7 +134,8 @@ class LiveServer:
             if self._past is None:
                 await self._wanted.wait()
                 self._generation += 1
-            self._change(McpState.STARTING)
+            if self._past is None or self._past.outcome is None:
+                self._change(McpState.STARTING)
             began = anyio.current_time()
             life = await self._live()
             soon = soon + 1 if anyio.current_time() - began < _SOON_S else 0

@@ -136,7 +136,7 @@ async def test_mc_06_servers_go_with_their_sandboxes_and_outlive_no_killed_daemo
     with open_house(pool="ready = 0, max = 20, starting = 4") as house:
         async with AsyncExitStack() as stack, httpx.AsyncClient(timeout=60) as http:
             for number in range(count):
-                body = {"timeout_s": 600 if number % 2 else 20}
+                body: dict[str, Any] = {"timeout_s": 600 if number % 2 else 20}
                 sandbox = await stack.enter_async_context(leased(house.url, **body))
                 await http.post(f"{sandbox}/mcp/counter", json=call("add"), headers=HEADERS)
                 if number == 0:
