@@ -50,6 +50,7 @@ _CALL = {
 async def calls(house: House) -> list[Figure]:
     """A tool's call by the `mcp` package's client, of both eras, on stdio and on a port inside."""
     figures: list[Figure] = []
+    await _stop_making(house, 1)
     async with house.client.lease("tools") as sandbox, _server_here() as here:
         for mode, era in (("auto", "without a session"), ("legacy", "in a session")):
             for name, kind in (("stdio", "on stdio"), ("web", "on a port")):
@@ -97,8 +98,7 @@ def _against_here(pair: Pair, *, what: str) -> list[Figure]:
 async def first_call(house: House) -> list[Figure]:
     """From the question for a warm lease to the first result of its prestarted server."""
     times: list[float] = []
-    await house.wait_for_stock("tools", _ROUNDS)
-    await house.adjust("tools", paused=True)  # a new one's start takes a whole processor
+    await _stop_making(house, _ROUNDS)
     async with httpx.AsyncClient(base_url=house.daemon.url, timeout=30) as http:
         for _ in range(_ROUNDS):
             start = time.perf_counter()
@@ -118,6 +118,12 @@ async def first_call(house: House) -> list[Figure]:
             against=f"longest {max(times):.1f} ms",
         )
     ]
+
+
+async def _stop_making(house: House, ready: int) -> None:
+    """The start of a new sandbox's servers takes a whole processor for a second."""
+    await house.wait_for_stock("tools", ready)
+    await house.adjust("tools", paused=True)
 
 
 @asynccontextmanager
