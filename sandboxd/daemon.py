@@ -185,6 +185,7 @@ class Daemon:
             installation=self._state_dir.installation,
             most=self._settings.limits.max_sandboxes,
             quotas=_quotas(self._settings),
+            mcp_servers=self._settings.mcp_servers,
             slots=_processors(backend) if self._settings.backend.bind_cpus else 0,
             outside=Outside(door),
             way_out=WayOutSettings(
@@ -202,6 +203,7 @@ class Daemon:
             files=rooms.files,
             ports=rooms.ports,
             kernels=rooms.kernels,
+            mcp=rooms.mcp,
             prefetcher=rooms.prefetcher,
             sweeper=rooms.sweeper,
             clear=partial(rooms.clear, reopen=True),

@@ -42,5 +42,19 @@ class SandboxdError(Exception):
         self.details = dict(details or {})
         self.status = facts.status if status is None else status
 
+    def again(self) -> SandboxdError:
+        """The same for another caller: one that is raised many times would gather tracebacks."""
+        return SandboxdError(
+            self.code,
+            self.detail,
+            fault=self.fault,
+            mask=self.mask,
+            retry_safe=self.retry_safe,
+            retry_after_s=self.retry_after_s,
+            sandbox_id=self.sandbox_id,
+            details=self.details,
+            status=self.status,
+        )
+
     def __str__(self) -> str:
         return f"{self.code}: {self.detail}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import anyio
 from anyio.abc import TaskGroup
@@ -34,8 +34,12 @@ from sandboxd.leases.runs import Runs
 from sandboxd.leases.slots import Slots
 from sandboxd.leases.store import LeaseStore
 from sandboxd.leases.tenancy import Tenancy
+from sandboxd.leases.terms import LeaseOrder, LeaseWish, resolve
 from sandboxd.leases.ways_out import WayOutSettings, WaysOut
+from sandboxd.mcp.early import EarlyServers
+from sandboxd.mcp.servers import McpServers
 from sandboxd.model.lease import LeaseState
+from sandboxd.model.mcp_server import SharedMcpServer
 from sandboxd.model.quota import Quota
 from sandboxd.model.template import Template
 from sandboxd.pool.disposer import Disposer
@@ -57,8 +61,8 @@ class Foundation:
     """What the rooms stand on.
 
     installation: marks every box that is ours. most: boxes in all. outside: what ways out lead to.
-    quotas: by the names that own leases. slots: processors that leases are spread over; 0: they
-    are not.
+    quotas: by the names that own leases. mcp_servers: that leases share. slots: processors that
+    leases are spread over; 0: they are not.
     """
 
     backend: Backend
@@ -70,13 +74,17 @@ class Foundation:
     outside: Outside = field(default_factory=Outside)
     way_out: WayOutSettings = field(default_factory=WayOutSettings)
     quotas: Mapping[str, Quota] = field(default_factory=dict)
+    mcp_servers: Mapping[str, SharedMcpServer] = field(default_factory=dict)
     slots: int = 0
 
 
 class Rooms:
     """Everything behind the doors, running."""
 
-    def __init__(self, foundation: Foundation, tasks: TaskGroup) -> None:
+    def __init__(
+        self, foundation: Foundation, tasks: TaskGroup, *, expects_mcp: bool = False
+    ) -> None:
+        """expects_mcp: there are MCP servers in the configuration."""
         self._foundation = foundation
         self._tasks = tasks
         self.events = Events(foundation.clock, epoch=secrets.token_hex(4))
@@ -105,6 +113,7 @@ class Rooms:
         self.ways_out = WaysOut(office, outside=foundation.outside, settings=foundation.way_out)
         granting = Granting(office, endings, ways_out=self.ways_out, limits_on_commands=limits)
         self._warming_up = WarmingUp(limits=limits, slots=office.slots)
+        self._early_servers = EarlyServers(limits=limits, slots=office.slots)
         self.desk = Desk(office, granting=granting, endings=endings, ways_out=self.ways_out)
         self.runs = Runs(office, granting=granting, endings=endings)
         office.gates.insert(0, self.runs)  # before what a request costs is counted
@@ -112,6 +121,13 @@ class Rooms:
         self.shells = Shells(self.desk)
         self.files = Files(self.desk)
         self.ports = Ports(self.desk)
+        self.mcp = McpServers(
+            self.desk,
+            metrics=foundation.metrics,
+            shared=foundation.mcp_servers,
+            order=self._order_of_shared,
+            expected=expects_mcp,
+        )
         self.kernels = Kernels(self.desk, clock=foundation.clock, metrics=foundation.metrics)
         self.prefetcher = Prefetcher(foundation.backend.images, tasks)
         if foundation.backend.images is not None:
@@ -136,8 +152,21 @@ class Rooms:
                     foundation.outside, limits=foundation.way_out.limits, metrics=foundation.metrics
                 ),
                 self._warming_up,
+                self._early_servers,
             ),
         )
+
+    def _order_of_shared(self, shared: SharedMcpServer) -> LeaseOrder:
+        """A sandbox for a server that leases share: until it is given back, or as long as its
+        template allows.
+        """
+        templates = {name: pool.template for name, pool in self.house.pools.items()}
+        order = resolve(
+            LeaseWish(template=shared.template, mcp_servers=(), timeout_s=-1, idle_timeout_s=0),
+            templates,
+            direct=self._foundation.backend.capabilities().direct_networks,
+        )
+        return replace(order, terms=replace(order.terms, mcp_servers=(shared.server,)))
 
     async def take(self, templates: Mapping[str, Template]) -> None:
         """Take the templates of a configuration that was read again. Leases live on."""
@@ -206,12 +235,14 @@ async def open_rooms(
     ends no lease: what lives is adopted at the next start.
     """
     async with anyio.create_task_group() as tasks:
-        rooms = Rooms(foundation, tasks)
+        servers = any(template.mcp_servers for template in templates.values())
+        rooms = Rooms(foundation, tasks, expects_mcp=servers or bool(foundation.mcp_servers))
         for template in templates.values():
             rooms.open_pool(template)
         await tasks.start(rooms.disposer.run, name="disposer")
         await tasks.start(rooms.desk.run, name="desk")
         await tasks.start(rooms.kernels.run, name="kernels")
+        await tasks.start(rooms.mcp.run, name="mcp")
         adoption = Adoption(
             desk=rooms.desk,
             house=rooms.house,
@@ -224,6 +255,7 @@ async def open_rooms(
         )
         await rooms.runs.load()
         await adoption.run()
+        await rooms.mcp.adopt()
         rooms.runs.start_clocks()  # at once: nobody may be answered from a lease of a lost run
         for pool in list(rooms.house.pools.values()):
             await tasks.start(pool.run, name=f"pool-{pool.template.name}")

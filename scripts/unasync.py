@@ -85,6 +85,7 @@ def _client() -> Twin:
             (r"\bAsyncIterable\b", r"Iterable"),
             (r"\baiter\(", r"iter("),
             (r"\bAsyncGenerator\[(.*), None\]", r"Generator[\1, None, None]"),
+            (r"\bAbstractAsyncContextManager\b", r"AbstractContextManager"),
             (r"\bsandboxd\.wire\.http1\b", r"sandboxd.wire.http1_sync"),
             (r"\bsandboxd_client\._async\b", r"sandboxd_client._sync"),
             (r"\bimport aio as runtime\b", r"import sio as runtime"),

@@ -65,7 +65,8 @@ class LeaseOptions(TypedDict, total=False):
     lease. network: "none", "internet" or {"allow": ["HOST:PORT", …]}. forwards: ports inside, each
     to one address outside, as text or as {"url": …, "headers": {…}} whose headers are added
     outside, where nobody inside sees them. kernels: kernelspecs of kernels to be running by the
-    time it is answered. secrets: environment variables that are told to nobody. files: by path,
+    time it is answered. mcp_servers: names of those that it is to see, or declarations on top of
+    the template's. secrets: environment variables that are told to nobody. files: by path,
     bytes, text or FileContent. timeout_s, idle_timeout_s: the two clocks. grading_s: at its hard
     end what runs is ended, and the sandbox kept that much longer to grade. wait_timeout_s: how
     long to queue, and the deadline of all tries (default 600). run_id, group_id, rollout_id,
@@ -84,6 +85,7 @@ class LeaseOptions(TypedDict, total=False):
     network: str | Mapping[str, Any] | None
     forwards: Mapping[int, str | Mapping[str, Any]] | None
     kernels: Sequence[str] | None
+    mcp_servers: Sequence[str] | Mapping[str, Mapping[str, Any]] | None
     runtime: str | None
     labels: Mapping[str, str] | None
     timeout_s: float | None

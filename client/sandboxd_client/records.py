@@ -294,3 +294,19 @@ class Event(Record):
     reason: str | None = None
     expires_at: float | None = None
     end: LeaseEnd | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpServerInfo(Record):
+    """An MCP server that a sandbox has. state: stopped (starts with its first call), starting,
+    running or dead. restarts: after it had ended. replicas: sandboxes of a shared one.
+    """
+
+    name: str = ""
+    scope: str = ""
+    transport: str = ""
+    state: str = ""
+    restarts: int = 0
+    sessions: int = 0
+    replicas: int | None = None
+    url: str = ""

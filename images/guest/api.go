@@ -182,12 +182,16 @@ func (g *guest) postExec(w http.ResponseWriter, r *http.Request) error {
 	if p := request.check(); p != nil {
 		return p
 	}
-	e, fresh, p := g.execs.claimID(request.ExecID, request.Fingerprint)
+	settings, err := g.settingsFor(request.Expected)
+	if err != nil {
+		return err
+	}
+	e, fresh, p := g.execs.claimID(request.ExecID, request.Fingerprint, request.Standing)
 	if p != nil {
 		return p
 	}
 	if fresh {
-		g.start(e, &request, g.settings())
+		g.start(e, &request, settings)
 	}
 	return answerExec(w, r, e, request.Wait)
 }

@@ -33,6 +33,8 @@ type execRequest struct {
 	TTY         *terminalSize     `json:"tty"`
 	OutputLimit *int64            `json:"output_limit_bytes"`
 	Wait        bool              `json:"wait"`
+	Standing    bool              `json:"standing"`
+	Expected    *claimRequest     `json:"expected"` // stands in for the claim where there is none yet
 }
 
 func (r *execRequest) check() *problem {
@@ -49,6 +51,11 @@ func (r *execRequest) check() *problem {
 	}
 	if hasNUL(r.Cwd) || hasNUL(r.User) {
 		return fail("bad_request", "cwd or user has a zero byte")
+	}
+	if r.Expected != nil {
+		if p := r.Expected.checkTerms(); p != nil {
+			return p
+		}
 	}
 	if r.TTY != nil {
 		if p := r.TTY.check(); p != nil {
@@ -78,6 +85,7 @@ type Exec struct {
 	output      output
 	stdin       stdin
 	terminal    *terminal // nil where it has pipes
+	standing    bool      // a server: that it runs is no use
 	apart       bool      // a kernel: no command that anybody asked for, so not in the table
 	process     *process  // nil for a run in a shell
 	run         *shellRun

@@ -22,6 +22,7 @@ type execTable struct {
 	byID      map[string]*Exec
 	order     []*Exec
 	running   int
+	standing  int // of those, that run for whoever may want them: by themselves they are no use of the box
 	lastEnded int64 // boot time
 }
 
@@ -41,7 +42,7 @@ func (t *execTable) find(id string) (*Exec, *problem) {
 }
 
 // claimID enters a command under its id. fresh is false when there is one already: attach to that.
-func (t *execTable) claimID(id, fingerprint string) (e *Exec, fresh bool, p *problem) {
+func (t *execTable) claimID(id, fingerprint string, standing bool) (e *Exec, fresh bool, p *problem) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if e = t.byID[id]; e != nil {
@@ -57,6 +58,9 @@ func (t *execTable) claimID(id, fingerprint string) (e *Exec, fresh bool, p *pro
 	t.byID[id] = e
 	t.order = append(t.order, e)
 	t.running++
+	if e.standing = standing; standing {
+		t.standing++
+	}
 	return e, true, nil
 }
 
@@ -69,6 +73,9 @@ func (t *execTable) ended(e *Exec) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.running--
+	if e.standing {
+		t.standing--
+	}
 	t.lastEnded = bootNow()
 	for len(t.order)-t.running > mostEnded && t.forgetOldest() {
 	}
@@ -156,11 +163,11 @@ func (t *execTable) newestFirst() []*Exec {
 	return list
 }
 
-// idle says how many commands run, and since when none does.
+// idle says how many commands are at work, and since when none is.
 func (t *execTable) idle() (running int, lastEnded int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.running, t.lastEnded
+	return t.running - t.standing, t.lastEnded
 }
 
 func (e *Exec) isEnded() bool {

@@ -199,7 +199,7 @@ func (g *guest) startKernel(id string, r *kernelRequest) (*kernel, bool, error) 
 	if p := r.check(id); p != nil {
 		return nil, false, p
 	}
-	settings, err := g.settingsFor(r)
+	settings, err := g.settingsFor(r.Expected)
 	if err != nil {
 		return nil, false, err
 	}

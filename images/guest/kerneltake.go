@@ -11,12 +11,12 @@ import (
 // says things of which it has not heard: they are told to who takes it, for only they can speak with it.
 
 // settingsFor are the claim's, or what stands in for it where there is none yet.
-func (g *guest) settingsFor(r *kernelRequest) (*claim, error) {
+func (g *guest) settingsFor(expected *claimRequest) (*claim, error) {
 	settings := g.settings()
-	if settings.leaseID != "" || r.Expected == nil {
+	if settings.leaseID != "" || expected == nil {
 		return settings, nil
 	}
-	c, problem := g.claimOf(r.Expected)
+	c, problem := g.claimOf(expected)
 	if problem != nil {
 		return nil, problem
 	}

@@ -113,7 +113,7 @@ func (t *execTable) claimRun(s *shell, r *runRequest) (*Exec, bool, *problem) {
 			return nil, false, fail("conflict", "the shell is busy").with("state", shellBusy)
 		}
 	}
-	e, fresh, p := t.claimID(r.ExecID, r.Fingerprint)
+	e, fresh, p := t.claimID(r.ExecID, r.Fingerprint, false)
 	if fresh {
 		limit := int64(defaultOutputLimit)
 		if r.OutputLimit != nil {

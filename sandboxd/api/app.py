@@ -11,6 +11,9 @@ from sandboxd import __version__
 from sandboxd.api import problems
 from sandboxd.api.auth import Auth
 from sandboxd.api.door import Door
+from sandboxd.api.mcp import listing
+from sandboxd.api.mcp.document import with_mcp
+from sandboxd.api.mcp.entrance import McpEntrance
 from sandboxd.api.ports.document import with_ports
 from sandboxd.api.ports.entrance import Entrance
 from sandboxd.api.routes import (
@@ -49,13 +52,13 @@ def build_routes(metrics: Metrics) -> FastAPI:
     )
     # Tried in this order for each request: the hot ones first.
     hot = (execs, sandboxes, files, shells, kernels, jupyter, attach, runs, groups)
-    rest = (readings, ways_out, events, pools, quota, images, system)
+    rest = (listing, readings, ways_out, events, pools, quota, images, system)
     routers = [module.router for module in (*hot, *rest)]
     problems.install(app, metrics, routes=[r for router in routers for r in router.routes])
     for router in routers:
         app.include_router(router)
     generate = app.openapi
-    app.openapi = lambda: with_problems(with_ports(generate()))  # type: ignore[method-assign]
+    app.openapi = lambda: with_problems(with_mcp(with_ports(generate())))  # type: ignore[method-assign]
     return app
 
 
@@ -64,5 +67,5 @@ def build_app(services: Services, *, open_metrics: bool) -> ASGIApp:
     app = build_routes(services.metrics)
     app.state.services = services
     current: Callable[[], Auth] = lambda: services.auth  # noqa: E731 - replaced on SIGHUP
-    entrance = Entrance(app, services)
+    entrance = McpEntrance(Entrance(app, services), services)
     return Door(entrance, auth=current, metrics=services.metrics, open_metrics=open_metrics)

@@ -10,16 +10,13 @@ from pydantic_core import to_json
 
 from sandboxd.api.schemas.leases import ForwardBody, LeaseBody
 from sandboxd.api.schemas.leases import Network as NetworkBody
+from sandboxd.api.schemas.mcp_servers import McpServers
 from sandboxd.api.services import Services
-from sandboxd.errors import SandboxdError
-from sandboxd.leases.terms import LeaseWish
+from sandboxd.leases.terms import LeaseOrder, LeaseWish, resolve
 from sandboxd.model.claim import ClaimFile
+from sandboxd.model.mcp_server import McpServer
 from sandboxd.model.template import Network, Resources
 from sandboxd.model.way_out import ForwardOrder
-from sandboxd.wire.codes import ErrorCode
-
-# Accepted in the body because the contract fixes their names; refused until their rooms are built.
-_LATER = ("mcp_servers",)
 
 
 def network_of(body: NetworkBody | None) -> Network | None:
@@ -41,21 +38,25 @@ def forward_orders(bodies: Mapping[int, ForwardBody]) -> dict[int, ForwardOrder]
     }
 
 
+def order_of(body: LeaseBody, services: Services) -> LeaseOrder:
+    """What a lease is asked for, resolved against its template. Raises as `resolve` does."""
+    return resolve(
+        wish_of(body, services),
+        services.templates,
+        direct=services.capabilities.direct_networks,
+        shared=services.mcp.shared,
+    )
+
+
 def wish_of(body: LeaseBody, services: Services) -> LeaseWish:
-    """What a lease is asked for. Raises `not_supported` for what this version cannot do yet."""
-    for name in _LATER:
-        if getattr(body, name):
-            raise SandboxdError(
-                ErrorCode.NOT_SUPPORTED,
-                f"{name} are not supported by this version",
-                details={"field": name},
-            )
+    """What a lease is asked for."""
     return LeaseWish(
         template=body.template or "",
         image=body.image,
         resources=_resources(body, services),
         network=network_of(body.network),
         forwards=forward_orders(body.forwards),
+        mcp_servers=_mcp_servers(body.mcp_servers),
         runtime=body.runtime,
         kernels=None if body.kernels is None else tuple(body.kernels),
         env=body.env,
@@ -79,6 +80,18 @@ def wish_of(body: LeaseBody, services: Services) -> LeaseWish:
         idempotency_key=body.idempotency_key,
         body_digest="" if body.idempotency_key is None else digest_of(body),
     )
+
+
+def _mcp_servers(
+    body: McpServers | None,
+) -> tuple[str, ...] | tuple[McpServer, ...] | None:
+    match body:
+        case None:
+            return None
+        case list():
+            return tuple(body)
+        case declared:
+            return tuple(each.server(name) for name, each in declared.items())
 
 
 def digest_of(body: LeaseBody) -> str:

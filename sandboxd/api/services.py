@@ -20,6 +20,7 @@ from sandboxd.kernels.kernels import Kernels
 from sandboxd.leases.desk import Desk
 from sandboxd.leases.quotas import Quotas
 from sandboxd.leases.runs import Runs
+from sandboxd.mcp.servers import McpServers
 from sandboxd.model.template import Template
 from sandboxd.pool.house import House
 from sandboxd.pool.prefetcher import Prefetcher
@@ -43,6 +44,7 @@ class Services:
     prefetcher: Prefetcher
     ports: Ports
     kernels: Kernels
+    mcp: McpServers
     sweeper: Sweeper
     clear: Callable[[], Awaitable[int]]
     templates: Mapping[str, Template]

@@ -11,9 +11,9 @@ from sandboxd import __version__
 Parser = argparse.ArgumentParser
 
 _EPILOG = """\
-Client verbs (ls, pools, images, prefetch, lease, exec, shell, kernel, notebook, cp, logs, release)
-reach the daemon at SANDBOXD_API_URL (default http://127.0.0.1:8420) with the key in
-SANDBOXD_API_KEY.
+Client verbs (ls, pools, images, prefetch, lease, exec, shell, kernel, notebook, mcp-servers, mcp,
+cp, logs, release) reach the daemon at SANDBOXD_API_URL (default http://127.0.0.1:8420) with the
+key in SANDBOXD_API_KEY.
 Exit codes: 0 done · 1 refused or not all done · 2 wrong arguments or configuration · 130 Ctrl-C.
 `exec` and `shell` exit with the command's own status, and with 125 where that cannot be told;
 `notebook` and `kernel` with 1 where a cell failed, and with 125 where that cannot be told."""
@@ -247,6 +247,15 @@ def _prefetch(parser: Parser) -> None:
     _output(parser)
 
 
+def _mcp_servers(parser: Parser) -> None:
+    parser.add_argument("ids", nargs="*", metavar="ID", help="sandboxes; none: the shared servers")
+    _output(parser)
+
+
+def _nothing(parser: Parser) -> None:
+    """It takes no arguments."""
+
+
 def _logs(parser: Parser) -> None:
     parser.add_argument("id", metavar="ID")
     _output(parser)
@@ -368,6 +377,18 @@ VERBS = (
         "Run a notebook in a sandbox of its own and write what it showed.",
         _notebook,
         "sandboxd.cli.inside.notebook:notebook",
+    ),
+    Verb(
+        "mcp-servers",
+        "List the MCP servers of sandboxes, or those that all share.",
+        _mcp_servers,
+        "sandboxd.cli.mcp.listing:mcp_servers",
+    ),
+    Verb(
+        "mcp",
+        "Offer sandboxes as tools to an MCP client, on standard input and output.",
+        _nothing,
+        "sandboxd.cli.mcp.listing:mcp",
     ),
     Verb("cp", "Copy files and folders in or out.", _cp, "sandboxd.cli.inside.copy:copy"),
     Verb("logs", "Say what happened to a sandbox.", _logs, "sandboxd.cli.listing:logs"),

@@ -103,7 +103,7 @@ def setup_body(setup: Setup) -> bytes:
 
 def command_body(command: Command, *, wait: bool) -> bytes:
     """A command as the guest takes it."""
-    order = {
+    order: dict[str, Any] = {
         "exec_id": command.exec_id,
         "fingerprint": command.fingerprint(),
         "argv": command.argv,
@@ -117,6 +117,10 @@ def command_body(command: Command, *, wait: bool) -> bytes:
         "output_limit_bytes": command.output_limit_bytes,
         "wait": wait,
     }
+    if command.standing:
+        order["standing"] = True
+    if command.expected is not None:
+        order["expected"] = claim_fields(command.expected)
     return json.dumps(order).encode()
 
 

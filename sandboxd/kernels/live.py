@@ -153,7 +153,7 @@ class LiveKernel:
     def died(self) -> SandboxdError:
         """What calls on a dead kernel are answered."""
         assert self.death is not None
-        return verdicts.again(self.death)
+        return self.death.again()
 
     async def interrupt(self) -> None:
         """Interrupt the cell that runs, if any; one that goes on is ended by a restart, in 10 s.

@@ -124,17 +124,6 @@ def ran_before(cell_id: str) -> SandboxdError:
     )
 
 
-def again(error: SandboxdError) -> SandboxdError:
-    """The same for another caller: one that is raised many times would gather their tracebacks."""
-    return SandboxdError(
-        error.code,
-        error.detail,
-        fault=error.fault,
-        mask=error.mask,
-        details=error.details,
-    )
-
-
 def first_of(errors: BaseExceptionGroup[SandboxdError]) -> SandboxdError:
     """One of several that came together."""
     error: BaseException = errors

@@ -7,8 +7,10 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 
 from sandboxd.errors import SandboxdError
+from sandboxd.leases.seen_servers import servers_of
 from sandboxd.model.claim import ClaimFile
 from sandboxd.model.lease import LeaseTerms
+from sandboxd.model.mcp_server import McpServer
 from sandboxd.model.template import BoxSpec, KernelTerms, Network, Resources, Template
 from sandboxd.model.way_out import Forward, ForwardOrder, Headers
 from sandboxd.wire.codes import ErrorCode, Fault
@@ -30,6 +32,7 @@ class LeaseWish:
     workdir: str | None = None
     user: str | None = None
     forwards: Mapping[int, ForwardOrder] = field(default_factory=dict)
+    mcp_servers: tuple[str, ...] | tuple[McpServer, ...] | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     timeout_s: float | None = None
     idle_timeout_s: float | None = None
@@ -61,11 +64,13 @@ def resolve(
     templates: Mapping[str, Template],
     *,
     direct: Container[str] = ("internet", "allow"),
+    shared: Container[str] = (),
 ) -> LeaseOrder:
-    """Raises `bad_request` for an unknown template and for times over the template's.
+    """Raises `bad_request` for an unknown template or server and for times over the template's.
 
     direct: the kinds of networks that boxes are on by themselves. All others lead through the
-    guest, bind late, and are no part of a box.
+    guest, bind late, and are no part of a box. shared: names of MCP servers at the top of the
+    configuration.
     """
     template = _template(wish, templates)
     network = template.spec.network if wish.network is None else wish.network
@@ -102,6 +107,7 @@ def resolve(
         cold_because=cold_because,
         network=network,
         forwards=tuple(forward_of(port, wish.forwards[port]) for port in sorted(wish.forwards)),
+        mcp_servers=servers_of(wish, template, shared=shared),
     )
     return LeaseOrder(
         terms=terms,
@@ -175,7 +181,7 @@ def _spec(
             spec = replace(spec, **{name: wanted})
             cold_because.append(name)
     if "image" in cold_because:
-        spec = replace(spec, kernels=(), kernel_terms=KernelTerms())
+        spec = replace(spec, kernels=(), mcp_servers=(), kernel_terms=KernelTerms())
         kernel_terms = replace(kernel_terms, preload=())
     if wish.kernels is not None and Counter(wish.kernels) - Counter(spec.kernels):
         spec = replace(spec, kernels=wish.kernels, kernel_terms=kernel_terms)

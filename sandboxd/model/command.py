@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from sandboxd.model.claim import Claim
 from sandboxd.wire.codes import Outcome, StartFailure
 
 
@@ -23,7 +24,8 @@ class Command:
     """What to run. argv is never touched by a shell; timeout_s None runs until the lease ends.
 
     tty: it runs on a terminal of that size, whose input is open as long as it runs; all of its
-    output is stdout then.
+    output is stdout then. standing: a server, whose running is no use of the box by itself.
+    expected: stands in for the claim of a box that nobody has claimed yet.
     """
 
     exec_id: str
@@ -36,6 +38,8 @@ class Command:
     tty: TerminalSize | None = None
     timeout_s: float | None = None
     output_limit_bytes: int = 1 << 20
+    standing: bool = False
+    expected: Claim | None = None
 
     def fingerprint(self) -> str:
         """Equal for the same command, so that an `exec_id` used for another one is noticed.

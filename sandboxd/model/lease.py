@@ -15,6 +15,7 @@ from enum import StrEnum
 
 from sandboxd.model.box import BoxRef
 from sandboxd.model.claim import Affinity
+from sandboxd.model.mcp_server import McpServer
 from sandboxd.model.template import BoxSpec, Capability, Network
 from sandboxd.model.way_out import Forward
 from sandboxd.wire.codes import EndReason, ErrorCode, Fault
@@ -76,6 +77,7 @@ class LeaseTerms:
     cold_because: tuple[str, ...] = ()
     network: Network = field(default_factory=Network)
     forwards: tuple[Forward, ...] = ()
+    mcp_servers: tuple[McpServer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Literal
 
+from sandboxd.model.mcp_server import McpServer
+
 Capability = Literal["image", "none"]
 Pull = Literal["missing", "always", "never"]
 
@@ -65,9 +67,9 @@ class Setup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelTerms:
-    """What kernels run with that are started in a box before anybody leases it.
+    """What kernels and MCP servers run with that are started in a box before anybody leases it.
 
-    preload: modules that those of Python have imported by then. The rest as the template has it.
+    preload: modules that kernels of Python have imported by then. The rest as the template has it.
     """
 
     preload: tuple[str, ...] = ()
@@ -110,7 +112,8 @@ class BoxSpec:
     network: Network = field(default_factory=Network)
     runtime: str = ""
     kernels: tuple[str, ...] = ()  # kernelspecs of Jupyter kernels that run in it already
-    kernel_terms: KernelTerms = field(default_factory=KernelTerms)  # empty without kernels
+    mcp_servers: tuple[McpServer, ...] = ()  # that run in it already
+    kernel_terms: KernelTerms = field(default_factory=KernelTerms)  # of both; empty without any
     setup: Setup = field(default_factory=Setup)
     pull: Pull = "missing"
     mounts: tuple[Mount, ...] = ()
@@ -120,7 +123,7 @@ class BoxSpec:
     @property
     def prepared(self) -> bool:
         """Whether something is done in it before it is warm."""
-        return bool(self.setup.commands or self.kernels)
+        return bool(self.setup.commands or self.kernels or self.mcp_servers)
 
     def boxed(self, direct: Container[str]) -> BoxSpec:
         """What a backend is asked to make: without the network that leads through the guest. What
@@ -160,9 +163,10 @@ class Template:
     max_timeout_s: float = 86400
     idle_timeout_s: float = 600
     pool: PoolSettings = field(default_factory=PoolSettings)
+    mcp_servers: tuple[McpServer, ...] = ()  # that its leases see
 
-    def kernel_terms(self, preload: tuple[str, ...]) -> KernelTerms:
-        """For kernels that are started in its boxes before anybody leases them."""
+    def kernel_terms(self, preload: tuple[str, ...] = ()) -> KernelTerms:
+        """For what is started in its boxes before anybody leases them."""
         return KernelTerms(
             preload=preload,
             env=tuple(sorted(self.env.items())),

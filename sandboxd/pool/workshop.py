@@ -39,15 +39,25 @@ class KernelStarter(Protocol):
         ...
 
 
+class ServerStarter(Protocol):
+    """Starts MCP servers in boxes that are ready, and that nobody has leased yet."""
+
+    async def start_all(self, guest: Guest, spec: BoxSpec) -> tuple[DiaryEntry, ...]:
+        """Start what a spec names; they answer when this returns. Raises as `KernelStarter`."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Equipment:
     """What it takes to prepare boxes before they are warm.
 
-    lender: lends set-ups their way out; kernels: starts kernels. Without them there is none.
+    lender: lends set-ups their way out; kernels, servers: start kernels and MCP servers. Without
+    them there is none.
     """
 
     lender: Lender | None = None
     kernels: KernelStarter | None = None
+    servers: ServerStarter | None = None
 
 
 class Workshop:
@@ -95,8 +105,10 @@ class Workshop:
             if spec.setup.commands:
                 diary = await set_up(guest, spec.setup, lender=self._equipment.lender)
             if spec.kernels:
-                diary += await self._start_kernels(guest, spec)
-            await declare_ready(guest)
+                diary += await _started_by(self._equipment.kernels, guest, spec)
+            await declare_ready(guest)  # which forgets every command there was
+            if spec.mcp_servers:
+                diary += await _started_by(self._equipment.servers, guest, spec)
             return diary
         except (GuestLost, SandboxdError) as error:
             if isinstance(error, SandboxdError) and error.code is not ErrorCode.SANDBOX_LOST:
@@ -107,12 +119,6 @@ class Workshop:
                     raise died_in_setup(death) from error
             raise SandboxdError(ErrorCode.START_FAILED, f"set-up: {error}") from error
 
-    async def _start_kernels(self, guest: Guest, spec: BoxSpec) -> tuple[DiaryEntry, ...]:
-        if self._equipment.kernels is None:
-            detail = "there is nobody here who could start kernels"
-            raise SandboxdError(ErrorCode.NOT_SUPPORTED, detail)
-        return await self._equipment.kernels.start_all(guest, spec)
-
     def guest(self, ref: BoxRef, *, protocol: int | None = None) -> Guest:
         """A line to the guest of a box; connects when it is used. protocol: as in Guest."""
 
@@ -120,3 +126,12 @@ class Workshop:
             return await self._backend.connect(ref)
 
         return Guest(connect, protocol=protocol)
+
+
+async def _started_by(
+    starter: KernelStarter | ServerStarter | None, guest: Guest, spec: BoxSpec
+) -> tuple[DiaryEntry, ...]:
+    if starter is None:
+        detail = "there is nobody here who could start what is to run in warm sandboxes"
+        raise SandboxdError(ErrorCode.NOT_SUPPORTED, detail)
+    return await starter.start_all(guest, spec)

@@ -19,6 +19,7 @@ from sandboxd.model.template import (
 from sandboxd.settings.image_options import image_options
 from sandboxd.settings.keys import Complain, read_keys
 from sandboxd.settings.kubernetes_options import kubernetes_options, pod_options
+from sandboxd.settings.mcp_keys import mcp_servers, shared_mcp_server
 from sandboxd.settings.misfits import misfits
 from sandboxd.settings.nouns import (
     BackendSettings,
@@ -26,7 +27,6 @@ from sandboxd.settings.nouns import (
     LimitSettings,
     LocalOptions,
     LogSettings,
-    McpServer,
     ServerSettings,
     Settings,
     TemplateDoors,
@@ -36,9 +36,7 @@ from sandboxd.settings.nouns import (
 from sandboxd.settings.places import default_state_dir
 from sandboxd.settings.schema import (
     DockerTable,
-    McpServerTable,
     SettingsFile,
-    SharedMcpServerTable,
     TemplateTable,
     WayOutTable,
 )
@@ -62,7 +60,9 @@ def build(
         },
         templates={name: _template(name, table) for name, table in file.templates.items()},
         doors={name: _doors(table) for name, table in file.templates.items()},
-        mcp_servers={name: _mcp_server(name, table) for name, table in file.mcp_servers.items()},
+        mcp_servers={
+            name: shared_mcp_server(name, table) for name, table in file.mcp_servers.items()
+        },
         source=source,
     )
     for key, text in misfits(settings):
@@ -148,11 +148,13 @@ def _template(name: str, table: TemplateTable) -> Template:
         max_timeout_s=table.max_timeout_s,
         idle_timeout_s=table.idle_timeout_s,
         pool=PoolSettings(**table.pool.model_dump()),
+        mcp_servers=mcp_servers(table.mcp_servers),
     )
-    if not table.kernels:
+    early = tuple(server for server in template.mcp_servers if server.prestart)
+    if not (table.kernels or early):
         return template  # terms of none would only tell equal boxes apart
     terms = template.kernel_terms(tuple(table.kernel_preload))
-    return replace(template, spec=replace(spec, kernel_terms=terms))
+    return replace(template, spec=replace(spec, kernel_terms=terms, mcp_servers=early))
 
 
 def _setup(table: TemplateTable) -> Setup:
@@ -169,17 +171,4 @@ def _setup(table: TemplateTable) -> Setup:
 
 
 def _doors(table: TemplateTable) -> TemplateDoors:
-    servers = {name: _mcp_server(name, server) for name, server in table.mcp_servers.items()}
-    return TemplateDoors(mcp_servers=servers, trusted_ports=table.trusted_ports)
-
-
-def _mcp_server(name: str, table: McpServerTable) -> McpServer:
-    return McpServer(
-        name=name,
-        command=tuple(table.command),
-        scope=table.scope,
-        prestart=table.prestart,
-        env=dict(table.env),
-        cwd=table.cwd,
-        template=table.template if isinstance(table, SharedMcpServerTable) else "",
-    )
+    return TemplateDoors(trusted_ports=table.trusted_ports)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from sandboxd.guest.inside import GUEST_INSIDE, SHARED_INSIDE
+from sandboxd.model.mcp_server import OWN_SERVER, flaw
 from sandboxd.model.template import Mount
 from sandboxd.settings.nouns import Settings
 
@@ -24,7 +25,7 @@ def misfits(settings: Settings) -> Iterator[Misfit]:
     """Each with its mend."""
     yield from _sizes(settings)
     yield from _unknown_templates(settings)
-    yield from _shared_servers(settings)
+    yield from _mcp_servers(settings)
     for name, template in settings.templates.items():
         key = f"templates.{name}.mounts"
         yield from _mounts(key, template.spec.mounts)
@@ -56,13 +57,22 @@ def _unknown_templates(settings: Settings) -> Iterator[Misfit]:
                 yield f'compat.{dialect}.images."{image}"', _no_template(settings, template)
 
 
-def _shared_servers(settings: Settings) -> Iterator[Misfit]:
-    for name, server in settings.mcp_servers.items():
-        if server.scope != "shared":
-            text = 'must be "shared" here; per-sandbox servers stand in their template'
-            yield f"mcp_servers.{name}.scope", text
-        if server.template not in settings.templates:
-            yield f"mcp_servers.{name}.template", _no_template(settings, server.template)
+def _mcp_servers(settings: Settings) -> Iterator[Misfit]:
+    for name, shared in settings.mcp_servers.items():
+        if shared.template not in settings.templates:
+            yield f"mcp_servers.{name}.template", _no_template(settings, shared.template)
+        if name == OWN_SERVER:
+            yield f"mcp_servers.{name}", "is the daemon's own; choose another name"
+        if (text := flaw(shared.server)) is not None:
+            yield f"mcp_servers.{name}", text
+    for template in settings.templates.values():
+        for server in template.mcp_servers:
+            key = f"templates.{template.name}.mcp_servers.{server.name}"
+            if (text := flaw(server)) is not None:
+                yield key, text
+            if server.scope == "shared" and server.name not in settings.mcp_servers:
+                text = f"there is no shared server `{server.name}`"
+                yield f"{key}.scope", f"{text}; declare [mcp_servers.{server.name}]"
 
 
 def _mounts(key: str, mounts: tuple[Mount, ...]) -> Iterator[Misfit]:

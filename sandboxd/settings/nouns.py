@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from sandboxd.egress.limits import WayOutLimits
+from sandboxd.model.mcp_server import SharedMcpServer
 from sandboxd.model.quota import Quota
 from sandboxd.model.template import Template
 from sandboxd.settings.kubernetes_options import KubernetesOptions
@@ -138,23 +139,9 @@ class LogSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class McpServer:
-    """One MCP server: a command (stdio) inside a sandbox. template: only for shared ones."""
-
-    name: str
-    command: tuple[str, ...]
-    scope: Literal["rollout", "shared"] = "rollout"
-    prestart: bool = False
-    env: Mapping[str, str] = field(default_factory=dict, repr=False)
-    cwd: str = ""
-    template: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TemplateDoors:
     """What the doors of a template's sandboxes offer beside commands and files."""
 
-    mcp_servers: Mapping[str, McpServer] = field(default_factory=dict)
     trusted_ports: bool = False
 
 
@@ -180,7 +167,7 @@ class Settings:
     templates: Mapping[str, Template] = field(default_factory=dict)
     otlp_endpoint: str = ""
     doors: Mapping[str, TemplateDoors] = field(default_factory=dict)
-    mcp_servers: Mapping[str, McpServer] = field(default_factory=dict)
+    mcp_servers: Mapping[str, SharedMcpServer] = field(default_factory=dict)
     source: Path | None = None
 
 

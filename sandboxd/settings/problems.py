@@ -83,7 +83,9 @@ def _unknown_key(place: Place) -> str:
     near = difflib.get_close_matches(wrong, here, n=1, cutoff=0.6)
     if near:
         return f"there is no such key; did you mean `{dotted((*place[:-1], near[0]))}`?"
-    everywhere = {key.rpartition(".")[2]: key for key in _all_keys(SettingsFile, "")}
+    everywhere: dict[str, str] = {}  # where several tables have one of that name, the first
+    for key in _all_keys(SettingsFile, ""):
+        everywhere.setdefault(key.rpartition(".")[2], key)
     far = difflib.get_close_matches(wrong, list(everywhere), n=1, cutoff=0.7)
     if far:
         return f"there is no such key here; did you mean `{everywhere[far[0]]}`?"

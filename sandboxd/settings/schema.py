@@ -24,6 +24,7 @@ from sandboxd.settings.fields import (
 )
 from sandboxd.settings.image_keys import ImageKeys
 from sandboxd.settings.kubernetes_keys import KubernetesTable, PodTable
+from sandboxd.settings.mcp_keys import McpServerTable, SharedMcpServerTable
 from sandboxd.settings.nouns import BackendKind, GuestMode
 
 _YEAR_S = 366 * 86400
@@ -246,30 +247,6 @@ class PoolTable(Table):
             msg = f"`ready` ({self.ready}) is over `max` ({self.max})"
             raise ValueError(msg)
         return self
-
-
-class McpServerTable(Table):
-    """An MCP server inside a sandbox."""
-
-    command: list[Filled] = Field(min_length=1)
-    """The server's argv; it speaks stdio."""
-    scope: Literal["rollout", "shared"] = "rollout"
-    """One per sandbox, or one for all."""
-    prestart: bool = False
-    """Already started in warm sandboxes; else on first use."""
-    env: Environment = {}
-    """Environment of the server."""
-    cwd: Text = ""
-    """Working directory; empty: the sandbox's."""
-
-
-class SharedMcpServerTable(McpServerTable):
-    """An MCP server that all sandboxes share."""
-
-    template: Name
-    """The template of the sandboxes that it runs in."""
-    scope: Literal["rollout", "shared"] = "shared"
-    """Always `shared` here."""
 
 
 class MountTable(Table):

@@ -59,6 +59,7 @@ class Metrics:
             buckets=_FAST,
             registry=self.registry,
         )
+        self.mcp_calls, self.mcp_servers, self.mcp_restarts = _mcp(self.registry)
         self.attached = Gauge(
             "sandboxd_attached", "Readers attached by WebSocket now.", registry=self.registry
         )
@@ -120,3 +121,23 @@ def _ways_out(registry: CollectorRegistry) -> tuple[Counter, Counter]:
         registry=registry,
     )
     return connections, passed
+
+
+def _mcp(registry: CollectorRegistry) -> tuple[Histogram, Gauge, Counter]:
+    calls = Histogram(
+        "sandboxd_mcp_call_seconds",
+        "Requests to MCP servers, until they were answered.",
+        ["server", "outcome"],
+        buckets=_FAST,
+        registry=registry,
+    )
+    servers = Gauge(
+        "sandboxd_mcp_servers", "MCP servers that run now.", ["server"], registry=registry
+    )
+    restarts = Counter(
+        "sandboxd_mcp_restarts",
+        "MCP servers that were started anew after they had ended.",
+        ["server"],
+        registry=registry,
+    )
+    return calls, servers, restarts

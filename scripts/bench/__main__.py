@@ -20,6 +20,7 @@ from scripts.bench import (
     docker_rows,
     kernel_rows,
     kubernetes_rows,
+    mcp_rows,
     port_rows,
     rows,
     tunnel_rows,
@@ -37,6 +38,7 @@ _ROWS = {
         *port_rows.ROWS,
         *tunnel_rows.ROWS,
         *kernel_rows.ROWS,
+        *mcp_rows.ROWS,
     ),
     "docker": docker_rows.ROWS,
     "kubernetes": kubernetes_rows.ROWS,
@@ -79,6 +81,7 @@ async def _run(chosen: Sequence[Row], ground: Ground) -> list[Figure]:
         print(f"… {row.name}", file=sys.stderr, flush=True)
         with anyio.fail_after(_ROW_TIMEOUT_S):
             stock = {"warm": row.warm, "idle": row.idle, "kernels": row.kernels}
+            stock["tools"] = row.tools
             async with open_house(ground, **stock) as house:
                 figures += await row.measure(house)
     return figures

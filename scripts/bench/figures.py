@@ -41,6 +41,7 @@ class Row:
     warm: int = 0
     idle: int = 0
     kernels: int = 0
+    tools: int = 0
 
 
 def medians(pair: Pair) -> str:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
+import sysconfig
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import anyio
 import httpx
@@ -36,6 +39,26 @@ kernels = ["python3"]
 image = "{image}"
 resources = {{memory_mb = 64, pids = 64, disk_mb = 64}}
 pool = {{ready = {idle}, max = 600, starting = {starting}, queue = 1000}}
+"""
+# Python and the packages of whoever runs the bench, for servers that are written with them.
+_TOOLS = """\
+[templates.tools]
+image = "{image}"
+resources = {{memory_mb = 512, pids = 128, disk_mb = 256}}
+pool = {{ready = {tools}, max = 200, starting = {starting}, queue = 1000}}
+mounts = [
+  {{source = "{python}", target = "/opt/python"}},
+  {{source = "{packages}", target = "/opt/packages"}},
+  {{source = "{bench}", target = "/opt/bench"}},
+]
+[templates.tools.mcp_servers.stdio]
+command = ["/opt/python/bin/python3", "/opt/bench/mcp_server.py", "stdio"]
+env = {{PYTHONPATH = "/opt/packages"}}
+prestart = true
+[templates.tools.mcp_servers.web]
+command = ["/opt/python/bin/python3", "/opt/bench/mcp_server.py", "9402"]
+env = {{PYTHONPATH = "/opt/packages"}}
+port = 9402
 """
 
 
@@ -84,11 +107,20 @@ class House:
 
 @asynccontextmanager
 async def open_house(
-    ground: Ground, *, warm: int = 0, idle: int = 0, kernels: int = 0
+    ground: Ground, *, warm: int = 0, idle: int = 0, kernels: int = 0, tools: int = 0
 ) -> AsyncIterator[House]:
     """A daemon with this much stock wanted, and a client; both end with the block."""
     stock = {"warm": warm, "idle": idle, "kernels": kernels}
     config = ground.table + _CONFIG.format(image=ground.image, starting=ground.starting, **stock)
+    if tools:
+        config += _TOOLS.format(
+            image=ground.image,
+            starting=ground.starting,
+            tools=tools,
+            python=sys.base_prefix,
+            packages=sysconfig.get_path("purelib"),
+            bench=Path(__file__).parent,
+        )
     async with (
         embedded_daemon(config, backend=ground.backend, env=ground.env) as daemon,
         AsyncSandboxd(url=daemon.url) as client,

@@ -100,9 +100,23 @@ def test_an_unknown_template_is_named_with_those_there_are(alice: httpx.Client) 
     assert "python" in str(body["detail"])
 
 
-def test_what_later_versions_bring_is_refused_clearly(alice: httpx.Client) -> None:
-    response = alice.post("/v1/sandboxes", json={"template": "python", "mcp_servers": ["x"]})
-    assert "mcp_servers" in str(problem(response, 501, ErrorCode.NOT_SUPPORTED)["detail"])
+@pytest.mark.parametrize(
+    ("servers", "words"),
+    [
+        (["x"], "no MCP server 'x'"),
+        ({"x": {}}, "give a `command`"),
+        ({"x": {"port": 80, "restart": "on_exit"}}, "needs the `command`"),
+        ({"x": {"command": ["x"], "hidden": {"who": "{label.user}"}}}, "label.user"),
+        ({"x": {"scope": "shared"}}, "no MCP server 'x'"),
+    ],
+)
+def test_a_wrong_declaration_of_an_mcp_server_is_refused_with_its_mend(
+    alice: httpx.Client, servers: object, words: str
+) -> None:
+    response = alice.post("/v1/sandboxes", json={"template": "python", "mcp_servers": servers})
+    body = problem(response, 422, ErrorCode.BAD_REQUEST)
+    assert words in str(body["detail"])
+    assert "mcp_servers" in str(body["details"])
 
 
 def test_json_that_is_none_and_bodies_over_the_limit_are_refused(alice: httpx.Client) -> None:

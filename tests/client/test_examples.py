@@ -51,6 +51,16 @@ def test_a_rollout_in_a_notebook_runs_and_is_written_down(tmp_path: Path) -> Non
     assert told.cells[2].outputs[0].ename == "TypeError"
 
 
+def test_rollouts_with_a_server_each_and_one_for_both(tmp_path: Path) -> None:
+    place = ROOT / "examples" / "mcp"
+    config = (place / "sandboxd.toml").read_text().replace("/opt/sandboxd/examples/mcp", str(place))
+    with run_daemon(tmp_path, backend="local", config=config) as daemon:
+        done = run_example("mcp/rollouts.py", url=daemon.url)
+    assert done.returncode == 0, done.stderr
+    meaning = "the right to use a sandbox for a time"
+    assert sorted(done.stdout.splitlines()) == [f"ada: {meaning}", f"bob: {meaning}"]
+
+
 def test_the_readme_shows_the_example_as_it_stands() -> None:
     example = (ROOT / "examples" / "first_rollout.py").read_text()
     shown = example[example.index("import anyio") :]

@@ -146,15 +146,9 @@ def test_ids_in_paths_are_never_taken_for_something_else(sandbox: Speaker) -> No
         problem(sandbox.post(f"/execs/{strange}/signal", {"signal": "KILL"}), 404, "not_found")
 
 
-def test_what_later_versions_bring_is_not_there_yet(sandbox: Speaker) -> None:
-    told = problem(sandbox.get("/mcp/notes"), 404, "not_found")
-    assert "route" in told["detail"]
-
-
 @pytest.mark.parametrize(
     "fields",
     [
-        {"mcp_servers": ["notes"]},
         {"runtime": "runsc"},
         {"resources": {"gpu": 1}},
     ],

@@ -41,7 +41,7 @@ def test_the_contracts_text_is_accepted_as_it_stands() -> None:
     assert template.spec.image == "host"
     assert template.spec.resources.memory_mb == 512
     assert template.pool.queue == 1000
-    notes = settings.doors["python"].mcp_servers["notes"]
+    (notes,) = template.mcp_servers
     assert notes.command == ("python3", "-m", "notes_server")
     assert notes.scope == "rollout"
 
@@ -133,7 +133,11 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(
         ('network = "lan"', "network.kind"),
         ("network = {allow = []}", "network"),
         ('network = {allow = ["a b"]}', "network.allow[0]"),
-        ("mcp_servers.n.command = []", "mcp_servers.n.command"),
+        ("mcp_servers.n.command = []", "mcp_servers.n"),
+        ("mcp_servers.n = {port = 70000}", "mcp_servers.n.port"),
+        ("mcp_servers.n = {port = 80, prestart = true}", "mcp_servers.n"),
+        ('mcp_servers.n = {scope = "shared"}', "mcp_servers.n.scope"),
+        ('mcp_servers.n = {command = ["x"], hidden = {a = "{nope}"}}', "mcp_servers.n"),
         ('kernels = ["../x"]', "kernels[0]"),
     ],
 )

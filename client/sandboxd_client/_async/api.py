@@ -41,6 +41,7 @@ class AsyncApi:
         self._transport = AsyncTransport(address, headers=_headers(key), limit=connections)
         scheme = "https" if address.tls else "http"
         self.url = f"{scheme}://{address.authority}{address.prefix}"
+        self.authorization = {"Authorization": f"Bearer {key}"} if key else {}
 
     async def json(self, call: Call, *, deadline: float | None = None) -> dict[str, Any]:
         """The JSON object that answers a call; an empty one for an answer without a body.

@@ -5,12 +5,13 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Any, Self, Unpack
 
 from sandboxd_client._async.api import PATIENCE_S, AsyncApi
 from sandboxd_client._async.following import follow
 from sandboxd_client._async.groups import AsyncGroup
 from sandboxd_client._async.leasing import lease_group, lease_one
+from sandboxd_client._async.own_server import ask_own_server
 from sandboxd_client._async.runs import AsyncRun
 from sandboxd_client._async.sandbox import AsyncSandbox, every_page
 from sandboxd_client._core.calls import ROUND_S, Call, encode, path_of, silence_for
@@ -23,6 +24,7 @@ from sandboxd_client.options import LeaseOptions
 from sandboxd_client.records import (
     Event,
     ImageInfo,
+    McpServerInfo,
     PoolInfo,
     QuotaInfo,
     Released,
@@ -171,6 +173,18 @@ class AsyncSandboxd:
         """The kinds of sandbox that can be leased by name."""
         found = await every_page(self._api, ("templates",), "templates", query={})
         return [TemplateInfo.from_json(told) for told in found]
+
+    async def mcp_servers(self) -> list[McpServerInfo]:
+        """The MCP servers that sandboxes share, and the daemon's own, `sandboxd`."""
+        told = await self._api.json(Call(method="GET", path=path_of("mcp"), safe=True))
+        return [McpServerInfo.from_json(each) for each in needed(told, "mcp_servers")]
+
+    async def speak_mcp(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer of the daemon's own MCP server to one request, both as JSON-RPC has them.
+
+        For programs that are an MCP server to others themselves.
+        """
+        return await ask_own_server(self._api, request)
 
     async def pools(self) -> list[PoolInfo]:
         """How the stock of each template stands."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack
 
@@ -21,11 +22,19 @@ from sandboxd_client._async.streaming import (
 from sandboxd_client._core.calls import ROUND_S, Call, encode, path_of, silence_for
 from sandboxd_client._core.fields import needed
 from sandboxd_client._core.ids import fresh_id
+from sandboxd_client._runtime import aio as runtime
 from sandboxd_client._runtime.aio import AsyncOpening
 from sandboxd_client.errors import SandboxdError
 from sandboxd_client.events import ExecEvent
 from sandboxd_client.options import Cmd, CommandOptions, command_body
-from sandboxd_client.records import ForwardInfo, KernelInfo, Readings, SandboxInfo, SandboxToken
+from sandboxd_client.records import (
+    ForwardInfo,
+    KernelInfo,
+    McpServerInfo,
+    Readings,
+    SandboxInfo,
+    SandboxToken,
+)
 from sandboxd_client.results import ExecResult
 
 _INLINE_STDIN_BYTES = 4 << 20  # beyond this, input travels raw instead of base64 in one JSON body
@@ -159,6 +168,31 @@ class AsyncSandbox:
         """
         below = token.url if token is not None else self._api.url + path_of("sandboxes", self.id)
         return f"{below}/jupyter"
+
+    # ------------------------------------------------------------------------------- MCP servers
+
+    def mcp_url(self, name: str, *, token: SandboxToken | None = None) -> str:
+        """Where clients of MCP find one of its servers, by streamable HTTP.
+
+        token: one of `token()`; then the address needs no key. Else requests carry
+        `Authorization: Bearer KEY`.
+        """
+        below = token.url if token is not None else self._api.url + path_of("sandboxes", self.id)
+        return f"{below}/mcp/{name}"
+
+    def mcp(self, name: str, **options: Any) -> AbstractAsyncContextManager[Any]:
+        """A session of the `mcp` package with one of its servers; enter it, it is open then.
+
+        options: of `mcp.Client`, like `sampling_callback`. Needs `pip install sandboxd[mcp]`:
+        raises ImportError without.
+        """
+        return runtime.mcp_session(self.mcp_url(name), self._api.authorization, options)
+
+    async def mcp_servers(self) -> list[McpServerInfo]:
+        """Its MCP servers, in the order of their declaration. Is no use."""
+        call = Call(method="GET", path=path_of("sandboxes", self.id, "mcp"), safe=True)
+        told = await self._api.json(call)
+        return [McpServerInfo.from_json(each) for each in needed(told, "mcp_servers")]
 
     # ------------------------------------------------------------------------------- the lease
 

@@ -24,6 +24,7 @@ class Call:
     under which the daemon does it once, so it may be sent again although it may have arrived.
     silence_s: how long the daemon may take between two bytes. ends: it is short and gives something
     back, keeps it or ends it, so it never waits for a connection behind calls that last.
+    headers: more of them, in ASCII.
     """
 
     method: str
@@ -34,6 +35,7 @@ class Call:
     safe: bool = False
     silence_s: float = SILENCE_S
     ends: bool = False
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 def silence_for(wait_s: float | None) -> float:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import socket
 import threading  # noqa: TID251 - one client may serve event loops in several threads
-from collections.abc import Callable, Coroutine, Generator, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
@@ -168,6 +168,15 @@ async def pour(
 ) -> T:
     """Let blocking code (tarfile, say) read what arrives chunk by chunk."""
     return await in_thread(into, ChunkReader(lambda: anyio.from_thread.run(next_chunk)))
+
+
+def mcp_session(
+    url: str, headers: Mapping[str, str], options: Mapping[str, Any]
+) -> AbstractAsyncContextManager[Any]:
+    """See `integrations.mcp`. Raises ImportError without the `mcp` package."""
+    from sandboxd_client.integrations.mcp import session_with  # noqa: PLC0415 - an extra
+
+    return session_with(url, headers, options)
 
 
 class Enterable(Protocol):

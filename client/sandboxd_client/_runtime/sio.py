@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading  # noqa: TID251 - the twin for programs without an event loop
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any, Self, TypeVar
@@ -171,3 +171,14 @@ class Pieces:
 def pour(next_chunk: Callable[[], bytes], into: Callable[[ChunkReader], T]) -> T:
     """Let code that reads (tarfile, say) read what arrives chunk by chunk."""
     return into(ChunkReader(next_chunk))
+
+
+def mcp_session(
+    url: str, headers: Mapping[str, str], options: Mapping[str, Any]
+) -> AbstractContextManager[Any]:
+    """See `integrations.mcp`. Raises ImportError without the `mcp` package."""
+    from sandboxd_client.integrations.mcp import (  # noqa: PLC0415 - an extra
+        blocking_session_with,
+    )
+
+    return blocking_session_with(url, headers, options)

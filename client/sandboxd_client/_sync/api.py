@@ -43,6 +43,7 @@ class Api:
         self._transport = Transport(address, headers=_headers(key), limit=connections)
         scheme = "https" if address.tls else "http"
         self.url = f"{scheme}://{address.authority}{address.prefix}"
+        self.authorization = {"Authorization": f"Bearer {key}"} if key else {}
 
     def json(self, call: Call, *, deadline: float | None = None) -> dict[str, Any]:
         """The JSON object that answers a call; an empty one for an answer without a body.

@@ -7,7 +7,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Generator, Mapping, Sequence
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Any, Self, Unpack
 
 from sandboxd_client._core.calls import ROUND_S, Call, encode, path_of, silence_for
 from sandboxd_client._core.fields import needed
@@ -17,12 +17,14 @@ from sandboxd_client._sync.api import PATIENCE_S, Api
 from sandboxd_client._sync.following import follow
 from sandboxd_client._sync.groups import Group
 from sandboxd_client._sync.leasing import lease_group, lease_one
+from sandboxd_client._sync.own_server import ask_own_server
 from sandboxd_client._sync.runs import Run
 from sandboxd_client._sync.sandbox import Sandbox, every_page
 from sandboxd_client.options import LeaseOptions
 from sandboxd_client.records import (
     Event,
     ImageInfo,
+    McpServerInfo,
     PoolInfo,
     QuotaInfo,
     Released,
@@ -169,6 +171,18 @@ class Sandboxd:
         """The kinds of sandbox that can be leased by name."""
         found = every_page(self._api, ("templates",), "templates", query={})
         return [TemplateInfo.from_json(told) for told in found]
+
+    def mcp_servers(self) -> list[McpServerInfo]:
+        """The MCP servers that sandboxes share, and the daemon's own, `sandboxd`."""
+        told = self._api.json(Call(method="GET", path=path_of("mcp"), safe=True))
+        return [McpServerInfo.from_json(each) for each in needed(told, "mcp_servers")]
+
+    def speak_mcp(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer of the daemon's own MCP server to one request, both as JSON-RPC has them.
+
+        For programs that are an MCP server to others themselves.
+        """
+        return ask_own_server(self._api, request)
 
     def pools(self) -> list[PoolInfo]:
         """How the stock of each template stands."""

@@ -5,12 +5,14 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack
 
 from sandboxd_client._core.calls import ROUND_S, Call, encode, path_of, silence_for
 from sandboxd_client._core.fields import needed
 from sandboxd_client._core.ids import fresh_id
+from sandboxd_client._runtime import sio as runtime
 from sandboxd_client._sync.api import Api
 from sandboxd_client._sync.ending import end_quietly
 from sandboxd_client._sync.files import Files
@@ -26,7 +28,14 @@ from sandboxd_client._sync.streaming import (
 from sandboxd_client.errors import SandboxdError
 from sandboxd_client.events import ExecEvent
 from sandboxd_client.options import Cmd, CommandOptions, command_body
-from sandboxd_client.records import ForwardInfo, KernelInfo, Readings, SandboxInfo, SandboxToken
+from sandboxd_client.records import (
+    ForwardInfo,
+    KernelInfo,
+    McpServerInfo,
+    Readings,
+    SandboxInfo,
+    SandboxToken,
+)
 from sandboxd_client.results import ExecResult
 
 _INLINE_STDIN_BYTES = 4 << 20  # beyond this, input travels raw instead of base64 in one JSON body
@@ -158,6 +167,31 @@ class Sandbox:
         """
         below = token.url if token is not None else self._api.url + path_of("sandboxes", self.id)
         return f"{below}/jupyter"
+
+    # ------------------------------------------------------------------------------- MCP servers
+
+    def mcp_url(self, name: str, *, token: SandboxToken | None = None) -> str:
+        """Where clients of MCP find one of its servers, by streamable HTTP.
+
+        token: one of `token()`; then the address needs no key. Else requests carry
+        `Authorization: Bearer KEY`.
+        """
+        below = token.url if token is not None else self._api.url + path_of("sandboxes", self.id)
+        return f"{below}/mcp/{name}"
+
+    def mcp(self, name: str, **options: Any) -> AbstractContextManager[Any]:
+        """A session of the `mcp` package with one of its servers; enter it, it is open then.
+
+        options: of `mcp.Client`, like `sampling_callback`. Needs `pip install sandboxd[mcp]`:
+        raises ImportError without.
+        """
+        return runtime.mcp_session(self.mcp_url(name), self._api.authorization, options)
+
+    def mcp_servers(self) -> list[McpServerInfo]:
+        """Its MCP servers, in the order of their declaration. Is no use."""
+        call = Call(method="GET", path=path_of("sandboxes", self.id, "mcp"), safe=True)
+        told = self._api.json(call)
+        return [McpServerInfo.from_json(each) for each in needed(told, "mcp_servers")]
 
     # ------------------------------------------------------------------------------- the lease
 

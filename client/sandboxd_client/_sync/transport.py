@@ -223,6 +223,7 @@ class Transport:
 
     def _headers_of(self, call: Call, *, chunked: bool) -> Headers:
         headers = [*self._headers, *trace_headers(), (b"accept", call.accept.encode())]
+        headers += [(name.encode(), value.encode()) for name, value in call.headers]
         if chunked:
             headers.append((b"transfer-encoding", b"chunked"))
         if chunked or call.body is not None:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from starlette.types import Scope
+
 from sandboxd.api.ports.place import Place
 from sandboxd.wire.http1 import Headers
 
@@ -43,6 +45,19 @@ class Asked:
     def all(self, name: bytes) -> list[bytes]:
         """The values of a header."""
         return [value for key, value in self.headers if key == name]
+
+
+def asked_of(scope: Scope, *, trusted: bool, is_ours: Callable[[str], bool]) -> Asked:
+    """What a request asks. See Asked."""
+    head_only = scope["state"].get("head_only", False)
+    return Asked(
+        method="HEAD" if head_only else scope.get("method", "GET"),
+        query=scope["query_string"],
+        headers=scope["headers"],
+        request_id=scope["state"]["request_id"],
+        trusted=trusted,
+        is_ours=is_ours,
+    )
 
 
 def request_head(asked: Asked, place: Place, *, upgrade: bool = False) -> bytes:

@@ -6,7 +6,7 @@ from anyio.abc import ByteStream
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sandboxd.api.auth import Principal
-from sandboxd.api.ports.asked import Asked
+from sandboxd.api.ports.asked import asked_of
 from sandboxd.api.ports.exchange import CallerLeft, Cut, Exchange
 from sandboxd.api.ports.place import Place, read_place
 from sandboxd.api.ports.tunnel import Tunnel
@@ -50,7 +50,8 @@ class Entrance:
         ports, services = self._services.ports, self._services
         try:
             async with ports.open(place.sandbox_id, place.port, owner=caller.owner) as port:
-                asked = self._asked(scope, trusted=port.template in services.trusted_ports)
+                trusted = port.template in services.trusted_ports
+                asked = asked_of(scope, trusted=trusted, is_ours=services.auth.knows)
                 with services.metrics.port_connections.labels("http").track_inprogress():
                     await Exchange(
                         port,
@@ -76,22 +77,12 @@ class Entrance:
         if stream is None:  # asked for in a way that only proxies use
             raise SandboxdError(ErrorCode.BAD_REQUEST, "name a WebSocket by its path alone")
         async with ports.open(place.sandbox_id, place.port, owner=caller.owner) as port:
-            asked = self._asked(scope, trusted=port.template in services.trusted_ports)
+            trusted = port.template in services.trusted_ports
+            asked = asked_of(scope, trusted=trusted, is_ours=services.auth.knows)
             with services.metrics.port_connections.labels("websocket").track_inprogress():
                 await Tunnel(
                     port, place, asked, caller=stream, send=send, stopping=services.stopping
                 ).run()
-
-    def _asked(self, scope: Scope, *, trusted: bool) -> Asked:
-        head_only = scope["state"].get("head_only", False)
-        return Asked(
-            method="HEAD" if head_only else scope.get("method", "GET"),
-            query=scope["query_string"],
-            headers=scope["headers"],
-            request_id=scope["state"]["request_id"],
-            trusted=trusted,
-            is_ours=self._services.auth.knows,
-        )
 
 
 async def _move_below(scope: Scope, send: Send) -> None:

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from sandboxd.api import render
 from sandboxd.api.audited import about
-from sandboxd.api.orders import digest_of, wish_of
+from sandboxd.api.orders import digest_of, order_of
 from sandboxd.api.routes.sandboxes import shown
 from sandboxd.api.schemas.groups import GroupBody
 from sandboxd.api.services import Services, here
@@ -22,7 +22,7 @@ from sandboxd.api.shapes.parts import answers
 from sandboxd.api.streams import waiting, while_there
 from sandboxd.api.strict import StrictRoute
 from sandboxd.leases.tenancy import Tenancy
-from sandboxd.leases.terms import LeaseOrder, resolve
+from sandboxd.leases.terms import LeaseOrder
 from sandboxd.model.ids import new_id
 
 router = APIRouter(prefix="/v1/groups", tags=["groups"], route_class=StrictRoute)
@@ -87,11 +87,7 @@ async def release_group(request: Request, group_id: str) -> Response:
 
 
 def _order(body: GroupBody, services: Services) -> LeaseOrder:
-    order = resolve(
-        wish_of(body, services),
-        services.templates,
-        direct=services.capabilities.direct_networks,
-    )
+    order = order_of(body, services)
     terms = replace(
         order.terms,
         group_id=_name(body),

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from sandboxd.api import render
 from sandboxd.api.audited import about
-from sandboxd.api.orders import wish_of
+from sandboxd.api.orders import order_of
 from sandboxd.api.paging import Cursor, Limit, page
 from sandboxd.api.schemas.leases import GradingBody, LeaseBody, RenewBody, TokenBody
 from sandboxd.api.services import Services, here
@@ -23,7 +23,6 @@ from sandboxd.api.strict import StrictRoute
 from sandboxd.api.tokens import Grant
 from sandboxd.errors import SandboxdError
 from sandboxd.leases.tenancy import Tenancy
-from sandboxd.leases.terms import resolve
 from sandboxd.model.lease import Lease, LeaseState, Phase
 from sandboxd.wire.codes import ErrorCode
 
@@ -44,8 +43,7 @@ async def lease_sandbox(
 ) -> Response:
     """Lease a sandbox: 201 when leased, 200 for a known idempotency key, 202 while it waits."""
     services, caller = here(request)
-    direct = services.capabilities.direct_networks
-    order = resolve(wish_of(body, services), services.templates, direct=direct)
+    order = order_of(body, services)
     owner = caller.owner or ""
     lease, new = await while_there(
         request, lambda: services.desk.granting.lease(order, owner=owner)
@@ -54,6 +52,8 @@ async def lease_sandbox(
     status = 202 if waiting else 201 if new else 200
     about(request, sandbox_id=lease.id, new=new)
     tenancy = services.desk.find(lease.id, owner=caller.owner)
+    if status == 201:
+        services.mcp.expect(tenancy)
     return render.answer(shown(tenancy, services), status=status)
 
 

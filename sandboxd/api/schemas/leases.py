@@ -32,6 +32,7 @@ from sandboxd.api.schemas.fields import (
     _encodable,
 )
 from sandboxd.api.schemas.kernels import SpecName
+from sandboxd.api.schemas.mcp_servers import McpServers
 
 MAX_FILES_BYTES = 16 << 20
 
@@ -111,7 +112,7 @@ class LeaseBody(Body):
     network: Network | None = None
     runtime: Text | None = None
     kernels: Annotated[list[SpecName], Field(max_length=16)] | None = None
-    mcp_servers: list[Text] | dict[Text, Any] | None = None
+    mcp_servers: McpServers | None = None
     forwards: Forwards = Field(default_factory=dict)
     labels: Labels = Field(default_factory=dict)
     timeout_s: Life | None = None

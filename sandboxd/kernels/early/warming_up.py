@@ -26,8 +26,9 @@ from sandboxd.kernels.early import binding
 from sandboxd.kernels.messages import Message, NoMessage, Writer
 from sandboxd.kernels.processes import early_start
 from sandboxd.kernels.specs import find_spec, folders
+from sandboxd.leases.granting.early import expected_claim
 from sandboxd.leases.slots import Slots
-from sandboxd.model.claim import Claim, command_limits
+from sandboxd.model.claim import Claim
 from sandboxd.model.command import ExecRecord
 from sandboxd.model.ids import new_id, new_kernel_id
 from sandboxd.model.template import BoxSpec
@@ -49,7 +50,7 @@ class WarmingUp:
 
     async def start_all(self, guest: Guest, spec: BoxSpec) -> tuple[DiaryEntry, ...]:
         """See `KernelStarter`. Cancelled or failed: what was started goes with the box."""
-        expected = self._expected(spec)
+        expected = expected_claim(spec, limits=self._limits, slots=self._slots)
         diary: dict[int, DiaryEntry] = {}
         errors: list[SandboxdError | GuestLost] = []
 
@@ -66,19 +67,6 @@ class WarmingUp:
         if errors:
             raise errors[0]
         return tuple(diary[number] for number in sorted(diary))
-
-    def _expected(self, spec: BoxSpec) -> Claim:
-        """The claim of a lease that asks for nothing of its own."""
-        terms = spec.kernel_terms
-        return Claim(
-            lease_id="",
-            env=dict(terms.env),
-            workdir=terms.workdir,
-            user=terms.user,
-            capabilities=terms.capabilities,
-            affinity=self._slots.lend(spec.resources.cpu),
-            **command_limits(self._limits, spec.resources),
-        )
 
 
 async def _start(guest: Guest, spec: BoxSpec, name: str, *, expected: Claim) -> DiaryEntry:

@@ -9,15 +9,18 @@ import structlog
 
 from sandboxd.egress.environment import proxy_env
 from sandboxd.errors import SandboxdError
+from sandboxd.guest.client import Guest
 from sandboxd.guest.line import GuestLost
 from sandboxd.leases.back_office import CALL_S, GUEST_GRACE_S, BackOffice
 from sandboxd.leases.deeds import note_deed
 from sandboxd.leases.endings import Endings
+from sandboxd.leases.granting.early import unfit_servers
 from sandboxd.leases.tenancy import Tenancy
 from sandboxd.leases.terms import LeaseOrder, unfit
 from sandboxd.leases.ways_out import WaysOut
 from sandboxd.model.claim import Claim, command_limits
 from sandboxd.model.lease import LeaseState
+from sandboxd.model.mcp_server import exec_id_of
 from sandboxd.pool.stock import Box
 from sandboxd.telemetry import spans
 from sandboxd.telemetry.events import EventType
@@ -72,7 +75,10 @@ class HandingOver:
         try:
             with anyio.fail_after(CALL_S):
                 tenancy.proxy_port = await self._ways_out.listen(box.guest, order.terms)
-                await box.guest.claim(self._claim_of(tenancy, order))
+                claim = self._claim_of(tenancy, order)
+                await box.guest.claim(claim)
+                for server in unfit_servers(order.terms, claim):
+                    await _end_command(box.guest, exec_id_of(server.name, 0))
         except (GuestLost, TimeoutError) as error:
             log.warning("claim.failed", box_id=box.box_id, error=str(error) or "timed out")
             return False
@@ -171,3 +177,9 @@ def life_of(tenancy: Tenancy) -> float:
     """How long a guest lets its box live from the beginning of its lease, in seconds."""
     terms = tenancy.lease.terms
     return terms.timeout_s + terms.grading_s + GUEST_GRACE_S
+
+
+async def _end_command(guest: Guest, exec_id: str) -> None:
+    """End one that ran before the lease; it is dead when this returns."""
+    await guest.signal(exec_id, "KILL")
+    await guest.look_exec(exec_id, wait_s=CALL_S, output=False)

@@ -1,0 +1,52 @@
+"""Requests for a server that speaks HTTP inside: passed on as they flow, as to any port."""
+
+from __future__ import annotations
+
+from starlette.types import Receive, Scope, Send
+
+from sandboxd.api.ports.asked import asked_of
+from sandboxd.api.ports.exchange import CallerLeft, Cut, Exchange
+from sandboxd.api.ports.place import Place
+from sandboxd.api.services import Services
+from sandboxd.errors import SandboxdError
+from sandboxd.mcp.live import LiveServer
+
+
+async def pass_on(
+    services: Services, server: LiveServer, rest: str, scope: Scope, receive: Receive, send: Send
+) -> None:
+    """Pass one request on. Raises as the door to ports does, and what became of the server."""
+    lease = server.tenancy.lease
+    place = _place(services, server, rest, scope)
+    await server.until_listening(services.ports, owner=lease.owner)
+    try:
+        async with services.ports.open(lease.id, place.port, owner=lease.owner) as port:
+            trusted = port.template in services.trusted_ports
+            asked = asked_of(scope, trusted=trusted, is_ours=services.auth.knows)
+            with services.metrics.mcp_calls.labels(server.label, "passed_on").time():
+                await Exchange(
+                    port, place, asked, receive=receive, send=send, stopping=services.stopping
+                ).run()
+    except CallerLeft:
+        pass
+    except SandboxdError as error:
+        if error.details.get("reason") not in {"refused", "closed"}:
+            raise
+        raise await server.why_it_broke(error) from error
+    except Cut:
+        scope["state"]["cut"]()
+
+
+def _place(services: Services, server: LiveServer, rest: str, scope: Scope) -> Place:
+    host = next((value for name, value in scope["headers"] if name == b"host"), b"")
+    below = scope["state"].get("below")
+    lease = server.tenancy.lease.id
+    return Place(
+        sandbox_id=lease,
+        port=server.server.port,
+        path=server.server.path + rest,
+        prefix=f"{below or '/v1/sandboxes/' + lease}/mcp/{server.server.name}",
+        scheme="https" if services.base_url.startswith("https") else scope["scheme"],
+        host=host.decode("latin-1"),
+        by_token=below is not None,
+    )
