@@ -73,6 +73,8 @@ class HandingOver:
             with anyio.fail_after(CALL_S):
                 tenancy.proxy_port = await self._ways_out.listen(box.guest, order.terms)
                 await box.guest.claim(self._claim_of(tenancy, order))
+                if order.start is not None:
+                    await box.guest.run(order.start, wait=False)
         except (GuestLost, TimeoutError) as error:
             log.warning("claim.failed", box_id=box.box_id, error=str(error) or "timed out")
             return False
