@@ -1,0 +1,103 @@
+"""Environments of foreign packages, each made once into build/foreign from a list of pinned
+versions: their needs clash with ours and with each other's. Some 700 MB each.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.daemon import ROOT
+
+_PLACE = ROOT / "build" / "foreign"
+_LISTS = Path(__file__).parent / "requirements"
+_STEP_S = 600
+_SYSTEM_PYTHON = "/usr/bin/python3"
+
+
+def environment(name: str) -> Path:
+    """The `bin` of an environment, as requirements/NAME.txt has it. Where it cannot be had the test
+    is skipped, with the reason, but never in CI.
+    """
+    return _made(name, _make_environment) / "bin"
+
+
+def wheels(name: str) -> Path:
+    """A folder of wheels for the Python inside of boxes on the image `host`, and `uv` beside them:
+    for boxes that reach no package index.
+    """
+    return _made(name, _make_wheels)
+
+
+def _make_environment(list_: Path, place: Path) -> None:
+    _run([sys.executable, "-m", "venv", "--without-pip", str(place)])
+    python = str(place / "bin" / "python")
+    _run(
+        [sys.executable, "-m", "pip", "--python", python, "install", "--quiet"]
+        + ["--no-deps", "--only-binary=:all:", "--requirement", str(list_)]
+    )
+
+
+def _make_wheels(list_: Path, place: Path) -> None:
+    version = subprocess.run(
+        [_SYSTEM_PYTHON, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"],
+        capture_output=True, text=True, timeout=60, check=True,
+    ).stdout.strip()  # fmt: skip
+    _run(
+        [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:"]
+        + ["--no-deps", "--python-version", version, "--requirement", str(list_)]
+        + ["--dest", str(place)]
+    )
+    (uv,) = place.glob("uv-*.whl")
+    shutil.unpack_archive(uv, place / "unpacked", "zip")
+    (program,) = place.glob("unpacked/uv-*.data/scripts/uv")
+    (place / "bin").mkdir()
+    program.chmod(0o755)
+    program.rename(place / "bin" / "uv")
+    shutil.rmtree(place / "unpacked")
+    cache = place / "cache"  # of `uv`, written from inside of boxes, whose root is nobody here
+    cache.mkdir()
+    cache.chmod(0o777)
+    _index(place)
+
+
+def _index(place: Path) -> None:
+    """The wheels as a package index in files, below `simple`."""
+    for wheel in place.glob("*.whl"):
+        name = wheel.name.split("-")[0].replace("_", "-").lower()
+        page = place / "simple" / name / "index.html"
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(f'<a href="../../{wheel.name}">{wheel.name}</a>')
+
+
+def _made(name: str, make: object) -> Path:
+    assert callable(make)
+    list_ = _LISTS / f"{name}.txt"
+    digest = hashlib.sha256(list_.read_bytes() + sys.version.encode()).hexdigest()[:12]
+    place = _PLACE / f"{name}-{digest}"
+    _PLACE.mkdir(parents=True, exist_ok=True)
+    with (_PLACE / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (place / "made").exists():
+            for older in _PLACE.glob(f"{name}-*"):
+                if re.fullmatch(rf"{re.escape(name)}-[0-9a-f]{{12}}", older.name):
+                    shutil.rmtree(older)
+            place.mkdir()
+            make(list_, place)
+            (place / "made").touch()
+    return place
+
+
+def _run(words: list[str]) -> None:
+    done = subprocess.run(words, capture_output=True, text=True, timeout=_STEP_S, check=False)
+    if done.returncode != 0:
+        assert os.environ.get("CI") != "true", done.stderr
+        pytest.skip(f"foreign packages cannot be had here: {done.stderr[-300:]}")
