@@ -38,12 +38,11 @@ def wheels(name: str) -> Path:
 
 
 def _make_environment(list_: Path, place: Path) -> None:
-    _run([sys.executable, "-m", "venv", "--without-pip", str(place)])
+    """By `uv`, which takes a fifth of pip's time."""
+    uv = str(wheels("inside") / "bin" / "uv")
     python = str(place / "bin" / "python")
-    _run(
-        [sys.executable, "-m", "pip", "--python", python, "install", "--quiet"]
-        + ["--no-deps", "--only-binary=:all:", "--requirement", str(list_)]
-    )
+    _run([sys.executable, "-m", "venv", "--without-pip", str(place)])
+    _run([uv, "pip", "install", "--quiet", "--no-deps", "--python", python, "-r", str(list_)])
 
 
 def _make_wheels(list_: Path, place: Path) -> None:
@@ -97,7 +96,13 @@ def _made(name: str, make: object) -> Path:
 
 
 def _run(words: list[str]) -> None:
-    done = subprocess.run(words, capture_output=True, text=True, timeout=_STEP_S, check=False)
+    # The machine's certificates are for whatever stands between it and a package index.
+    own = {"UV_CACHE_DIR": str(_PLACE / "uv-cache"), "UV_SYSTEM_CERTS": "1"}
+    done = subprocess.run(
+        words,
+        env={**os.environ, **own},
+        capture_output=True, text=True, timeout=_STEP_S, check=False,
+    )  # fmt: skip
     if done.returncode != 0:
         assert os.environ.get("CI") != "true", done.stderr
         pytest.skip(f"foreign packages cannot be had here: {done.stderr[-300:]}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 
 from tests.support.foreign.environments import environment, wheels
 from tests.support.foreign.openai_server import Call, Turn, turns
+from tests.support.foreign.running import environ
 
 _TASKS = Path(__file__).parent / "tasks"
 
@@ -19,9 +19,7 @@ _TASKS = Path(__file__).parent / "tasks"
 SCRIPT = turns(
     Turn(calls=[Call("bash", {"command": "pwd && echo forty-one > a.txt && cat rel.txt"})]),
     Turn(
-        calls=[
-            Call("edit", {"path": "/app/a.txt", "old_str": "forty-one", "new_str": "forty-two"})
-        ]
+        calls=[Call("edit", {"path": "/app/a.txt", "old_str": "forty-one", "new_str": "forty-two"})]
     ),
     Turn(calls=[Call("bash", {"command": "cat a.txt"})]),
     Turn("done"),
@@ -86,8 +84,7 @@ def evaluate(
     within_s: float = 120,
 ) -> Evaluated:
     """One rollout for each of so many tasks, all at once."""
-    out, home = folder / "out", folder / "home"
-    home.mkdir(exist_ok=True)
+    out = folder / "out"
     words = [str(environment("verifiers") / "vf-eval")]
     words += ["--env.taskset.id", "demo-set", "--model", "fake", "--client.base-url", model]
     words += ["--client.api-key-var", "FAKE_KEY", "--no-push", "--no-rich"]
@@ -97,14 +94,7 @@ def evaluate(
     words += ["-n", str(rollouts), "-r", "1", "-c", str(rollouts), "-o", str(out), *more]
     done = subprocess.run(
         words,
-        env={
-            **{k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"},
-            "HOME": str(home),
-            "PYTHONPATH": str(_TASKS),
-            "PRIME_API_KEY": "any",
-            "PRIME_API_BASE_URL": daemon,
-            "FAKE_KEY": "any",
-        },
+        env={**environ(folder / "home", daemon=daemon), "PYTHONPATH": str(_TASKS)},
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         text=True, timeout=within_s, check=False, cwd=folder,
     )  # fmt: skip

@@ -1,0 +1,82 @@
+"""verifiers' classic environments and the client of their time: the container dialect."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from tests.support.daemon import run_daemon
+from tests.support.foreign.openai_server import Call, Turn, scripted_model, turns
+from tests.support.foreign.running import told_by
+
+# Making an environment of foreign packages takes a minute, once.
+pytestmark = pytest.mark.timeout(400)
+
+# Those environments want a `python` in sandboxes, in login shells too.
+CONFIG = """
+[compat.prime]
+images = {"python:3.11-slim" = "python"}
+
+[templates.python]
+image = "host"
+env = {PATH = "/root/bin:/usr/local/bin:/usr/bin:/bin"}
+setup = [
+  "mkdir -p /root/bin && ln -s $(command -v python3) /root/bin/python",
+  "echo 'PATH=/root/bin:$PATH' > /root/.profile",
+]
+resources = {cpu = 1.0, memory_mb = 2048, pids = 256, disk_mb = 5120}
+pool = {ready = 1, max = 8}
+"""
+PYTHON = ["x = 40 + 2\nprint('set')", "x", "1 / 0"]
+BASH = [
+    "echo out; echo err >&2; pwd",
+    "echo $$ > /tmp/pid; sleep 61",
+    "kill -0 $(cat /tmp/pid) 2>/dev/null && echo alive || echo dead",
+]
+SAID = {
+    "python": [Turn(calls=[Call("python", {"code": code})]) for code in PYTHON],
+    "sandbox": [Turn(calls=[Call("bash", {"command": command})]) for command in BASH],
+    "stateful": [Turn(calls=[Call("look", {"word": "w"})])],
+}
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """One rollout of each environment."""
+    place = tmp_path_factory.mktemp("classic")
+    with run_daemon(place, backend="local", config=CONFIG) as daemon, ExitStack() as models:
+        argv: list[str] = []
+        for name, said in SAID.items():
+            model = models.enter_context(scripted_model(turns(*said, Turn("done"))))
+            argv += [name, model.url]
+        found: dict[str, Any] = told_by(
+            "classic", *argv, client="classic", daemon=daemon.url, home=place / "home", within_s=150
+        )
+    return found
+
+
+def test_python_env_keeps_its_interpreter_over_three_calls(told: dict[str, Any]) -> None:
+    rollout = told["python"]
+    assert rollout["errors"] == []
+    first, second, third = rollout["tools"]
+    assert (first, second, "ZeroDivisionError" in third) == ("set", "Out[2]: 42", True)
+    assert rollout["rewards"] == [1.0]
+
+
+def test_sandbox_env_reports_the_time_out_of_a_call_and_goes_on(told: dict[str, Any]) -> None:
+    """What timed out is dead: the next call finds none of it."""
+    rollout = told["sandbox"]
+    assert rollout["errors"] == []
+    assert rollout["tools"] == [
+        "out\n/workspace\nstderr:\nerr",
+        "Error: Command timed out after 2s",
+        "dead",
+    ]
+    assert rollout["rewards"] == [1.0]
+
+
+def test_stateful_tool_env_needs_no_sandbox(told: dict[str, Any]) -> None:
+    rollout = told["stateful"]
+    assert (rollout["tools"], rollout["rewards"]) == (["w:kept"], [1.0])
