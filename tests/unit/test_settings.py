@@ -226,6 +226,17 @@ def test_no_key_is_ever_shown(tmp_path: Path) -> None:
     assert not any("topsecret" in text for text in refusals(tmp_path, env))
 
 
+def test_a_template_has_forwards_by_port(tmp_path: Path) -> None:
+    text = "[templates.t]\nimage = 'host'\nforwards = {'8000' = 'http://10.0.0.5:8000'}"
+    assert load(tmp_path, text).templates["t"].forwards == {8000: "http://10.0.0.5:8000"}
+
+
+@pytest.mark.parametrize("forward", ["'x' = 'http://h:1'", "'0' = 'http://h:1'", "'80' = 'h:1'"])
+def test_a_forward_that_leads_nowhere_is_refused(tmp_path: Path, forward: str) -> None:
+    (text,) = refusals(tmp_path, f"[templates.t]\nimage = 'host'\nforwards = {{{forward}}}")
+    assert "templates.t.forwards" in text
+
+
 def test_names_that_point_to_no_template_are_refused(tmp_path: Path) -> None:
     texts = refusals(
         tmp_path,

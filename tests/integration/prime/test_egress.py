@@ -17,11 +17,12 @@ def test_what_may_be_reached_is_the_templates_until_it_is_said(daemon: RunningDa
         path = f"{API}/{made['id']}/egress-policy"
         told = prime.get(path).json()
         assert told["policy"] == {"allowlist": ["index.example:443"], "denylist": None}
-        for asked in (
+        wanted: list[dict[str, list[str] | None]] = [
             {"allowlist": None, "denylist": []},
             {"allowlist": [], "denylist": None},
             {"allowlist": ["a.example"], "denylist": None},
-        ):
+        ]
+        for asked in wanted:
             changed = prime.put(path, json=asked)
             assert changed.status_code == 200, changed.text
             assert (changed.json()["policy"], changed.json()["applied"]) == (asked, True)

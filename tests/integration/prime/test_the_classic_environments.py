@@ -21,10 +21,10 @@ images = {"python:3.11-slim" = "python"}
 
 [templates.python]
 image = "host"
-env = {PATH = "/root/bin:/usr/local/bin:/usr/bin:/bin"}
+env = {PATH = "/tmp/bin:/usr/local/bin:/usr/bin:/bin"}
 setup = [
-  "mkdir -p /root/bin && ln -s $(command -v python3) /root/bin/python",
-  "echo 'PATH=/root/bin:$PATH' > /root/.profile",
+  "mkdir -p /tmp/bin && ln -s $(command -v python3) /tmp/bin/python",
+  "echo 'PATH=/tmp/bin:$PATH' > $HOME/.profile",
 ]
 resources = {cpu = 1.0, memory_mb = 2048, pids = 256, disk_mb = 5120}
 pool = {ready = 1, max = 8}

@@ -50,11 +50,8 @@ def _make_wheels(list_: Path, place: Path) -> None:
         [_SYSTEM_PYTHON, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"],
         capture_output=True, text=True, timeout=60, check=True,
     ).stdout.strip()  # fmt: skip
-    _run(
-        [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:"]
-        + ["--no-deps", "--python-version", version, "--requirement", str(list_)]
-        + ["--dest", str(place)]
-    )
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:", "--no-deps"]
+    _run([*pip, "--python-version", version, "-r", str(list_), "--dest", str(place)])
     (uv,) = place.glob("uv-*.whl")
     shutil.unpack_archive(uv, place / "unpacked", "zip")
     (program,) = place.glob("unpacked/uv-*.data/scripts/uv")

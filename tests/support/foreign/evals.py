@@ -39,15 +39,15 @@ images = {{"*" = "python"}}
 image = "host"
 resources = {{cpu = 1.0, memory_mb = 2048, pids = 256, disk_mb = 5120}}
 mounts = [
-  {{source = "{folder}", target = "/opt/wheels"}},
+  {{source = "{folder}", target = "/opt/harness"}},
   {{source = "{folder}/cache", target = "/opt/uv-cache", read_only = false}},
 ]
 forwards = {{"{model_port}" = "http://127.0.0.1:{model_port}"}}
 pool = {pool}
 
 [templates.python.env]
-PATH = "/opt/wheels/bin:/usr/local/bin:/usr/bin:/bin"
-UV_DEFAULT_INDEX = "file:///opt/wheels/simple"
+PATH = "/opt/harness/bin:/usr/local/bin:/usr/bin:/bin"
+UV_DEFAULT_INDEX = "file:///opt/harness/simple"
 UV_PYTHON_DOWNLOADS = "never"
 UV_CACHE_DIR = "/opt/uv-cache"
 UV_LINK_MODE = "hardlink"

@@ -40,7 +40,7 @@ def turns(*said: Turn) -> Script:
     """One turn after the other; the last one again and again."""
 
     def say(messages: list[dict[str, Any]]) -> Turn:
-        answered = sum(message["role"] == "assistant" for message in messages)
+        answered = [message["role"] for message in messages].count("assistant")
         return said[min(answered, len(said) - 1)]
 
     return say

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from tests.support.daemon import ROOT
 from tests.support.foreign.environments import environment
 
 _PROGRAMS = Path(__file__).parent / "programs"
@@ -23,6 +24,8 @@ def environ(home: Path, *, daemon: str) -> dict[str, str]:
         "PRIME_API_KEY": "any",
         "PRIME_API_BASE_URL": daemon,
         "FAKE_KEY": "any",
+        "SANDBOXD_API_URL": daemon,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "client")]),
     }
 
 

@@ -1,5 +1,5 @@
-"""The classic environments of verifiers, each for one rollout with a scripted model; prints what the
-tools answered, the rewards and the errors as JSON.
+"""The classic environments of verifiers, each for one rollout with a scripted model; prints what
+the tools answered, the rewards and the errors as JSON.
 """
 
 import asyncio
@@ -40,6 +40,10 @@ def make(name: str, **more):
             return vf.PythonEnv(pip_install_packages="", **shared)
         case "sandbox":
             return vf.SandboxEnv(timeout_per_command_seconds=2, max_retries=1, **shared)
+        case "kernel":
+            from sandboxd_client.integrations.verifiers import KernelPythonEnv
+
+            return KernelPythonEnv("python", **shared)
         case "stateful":
             return Stateful(tools=[], **shared)
     raise ValueError(name)

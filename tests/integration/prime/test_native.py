@@ -1,0 +1,68 @@
+"""verifiers over the SDK: the example of its runtime, and the Python tool on a kernel."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.daemon import ROOT, run_daemon
+from tests.support.foreign.environments import environment
+from tests.support.foreign.evals import template_for_harnesses
+from tests.support.foreign.openai_server import Call, Script, Turn, scripted_model, turns
+from tests.support.foreign.running import environ, told_by
+from tests.support.pages import free_port
+
+# Making an environment of foreign packages takes a minute, once.
+pytestmark = pytest.mark.timeout(400)
+
+SCRIPT = turns(
+    Turn(calls=[Call("bash", {"command": "echo 42 > answer.txt"})]),
+    Turn("done"),
+)
+WITH_KERNELS = """
+[templates.python]
+image = "host"
+kernels = ["python3"]
+pool = {ready = 1, max = 2}
+"""
+
+
+def example(script: Script, *, folder: Path, daemon: str) -> str:
+    """What the example prints, whose model says that."""
+    with scripted_model(script) as model:
+        more = {
+            "OPENAI_BASE_URL": model.url,
+            "OPENAI_API_KEY": "any",
+        }
+        done = subprocess.run(
+            [str(environment("verifiers") / "python"), str(ROOT / "examples/verifiers_rollout.py")],
+            env={**environ(folder / "home", daemon=daemon), **more},
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+def test_the_example_of_the_runtime_is_rewarded(tmp_path: Path) -> None:
+    config = template_for_harnesses(model_port=free_port())
+    with run_daemon(tmp_path, backend="local", config=config) as daemon:
+        assert example(SCRIPT, folder=tmp_path, daemon=daemon.url) == "written 1.0\n"
+
+
+def test_the_python_tool_keeps_its_variables_in_a_kernel(tmp_path: Path) -> None:
+    codes = ["x = 40 + 2\nprint('set')", "x", "1 / 0"]
+    calls = [Turn(calls=[Call("python", {"code": code})]) for code in codes]
+    with (
+        run_daemon(tmp_path, backend="local", config=WITH_KERNELS) as daemon,
+        scripted_model(turns(*calls, Turn("done"))) as model,
+    ):
+        told = told_by(
+            "classic", "kernel", model.url,
+            client="classic", daemon=daemon.url, home=tmp_path / "home", within_s=120,
+        )["kernel"]  # fmt: skip
+    assert told["errors"] == []
+    first, second, third = told["tools"]
+    assert (first, second, "ZeroDivisionError" in third) == ("set", "42", True)
+    assert told["rewards"] == [1.0]
