@@ -93,6 +93,7 @@ def test_an_unlimited_life_has_the_templates_most(prime: httpx.Client) -> None:
     assert (refused.status_code, "7200" in refused.json()["detail"]) == (422, True)
 
 
+@pytest.mark.requirement("LC-10")
 def test_the_same_key_makes_the_same_sandbox_even_after_its_end(prime: httpx.Client) -> None:
     first = create(prime, idempotency_key="k1")
     assert create(prime, idempotency_key="k1")["id"] == first["id"]

@@ -68,7 +68,10 @@ async def download(
             async for piece in body.chunks():
                 await emit(piece)
 
-    await services.files.stat(sandbox_id, path, owner=caller.owner, follow=True, user="")
+    # What can be refused is refused here: once it flows, it is told in our own form.
+    info = await services.files.stat(sandbox_id, path, owner=caller.owner, follow=True, user="")
+    if info.type == "directory":
+        raise SandboxdError(ErrorCode.FILE_IS_DIRECTORY, f"{path}: is a directory")
     return Flow(source)
 
 

@@ -45,7 +45,7 @@ def wish_of(
         if getattr(body, name):
             raise not_here(name, text)
     image = body.docker_image or ""
-    template = templates.get(images.get(image) or images.get("*") or "")
+    template = _template(image, images=images, templates=templates)
     life = -1 if body.timeout_minutes == -1 else body.timeout_minutes * _MINUTE_S
     idle = body.idle_timeout_minutes
     return LeaseWish(
@@ -64,6 +64,16 @@ def wish_of(
         idempotency_key=body.idempotency_key,
         body_digest="" if body.idempotency_key is None else digest_of(body),
     )
+
+
+def _template(
+    image: str, *, images: Mapping[str, str], templates: Mapping[str, Template]
+) -> Template | None:
+    """The one that a name is mapped to, else one of that very image."""
+    mapped = templates.get(images.get(image) or images.get("*") or "")
+    if mapped is not None:
+        return mapped
+    return next((each for each in templates.values() if each.spec.image == image), None)
 
 
 def resources_of(body: CreateBody, template: Template | None) -> Resources | None:

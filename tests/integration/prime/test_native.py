@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.support.daemon import ROOT, run_daemon
+from tests.support.foreign.breaking import breaking, kill_the_leased_box
 from tests.support.foreign.environments import environment
 from tests.support.foreign.evals import template_for_harnesses
 from tests.support.foreign.openai_server import Call, Script, Turn, scripted_model, turns
 from tests.support.foreign.running import environ, told_by
 from tests.support.pages import free_port
+from tests.support.service import service
 
 # Making an environment of foreign packages takes a minute, once.
 pytestmark = pytest.mark.timeout(400)
@@ -49,6 +52,17 @@ def test_the_example_of_the_runtime_is_rewarded(tmp_path: Path) -> None:
     config = template_for_harnesses(model_port=free_port())
     with run_daemon(tmp_path, backend="local", config=config) as daemon:
         assert example(SCRIPT, folder=tmp_path, daemon=daemon.url) == "written 1.0\n"
+
+
+def test_a_box_that_is_killed_under_the_agent_is_told_as_no_doing_of_its_own(
+    tmp_path: Path,
+) -> None:
+    config = template_for_harnesses(model_port=free_port())
+    with service(tmp_path, config=config, port=free_port()) as daemon:
+        broken = breaking(SCRIPT, partial(kill_the_leased_box, daemon), turn=1)
+        said = example(broken, folder=tmp_path, daemon=daemon.url)
+    assert said.startswith("not the agent's doing: leave this rollout out: SandboxError")
+    assert "written" not in said
 
 
 def test_the_python_tool_keeps_its_variables_in_a_kernel(tmp_path: Path) -> None:

@@ -165,3 +165,24 @@ def test_a_deleted_sandbox_has_no_sessions(gate: Gate) -> None:
     assert b"not_found" in last
     told = gate.ask("SendInput", named("s") + blob(2, blob(1, b"x")))
     assert (told.status_code, told.json()["code"]) == (404, "not_found")
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("application/json", b"{}"),
+        ("multipart/form-data; boundary=x", b"no form"),
+        ("multipart/form-data; boundary=x", b'--x\r\nContent-Disposition: name="file"\r\n\r\ncut'),
+    ],
+)
+def test_an_upload_of_another_form_writes_nothing_and_is_told_why(
+    gate: Gate, kind: str, body: bytes
+) -> None:
+    below = gate.below.rpartition("/")[0]
+    told = gate.http.post(
+        f"{below}/upload", params={"path": "/tmp/x"}, content=body, headers={"Content-Type": kind}
+    )
+    assert (told.status_code, bool(told.json()["detail"])) == (422, True)
+    assert gate.http.get(f"{below}/read-file", params={"path": "/tmp/x"}).status_code == 404
+    directory = gate.http.get(f"{below}/download", params={"path": "/tmp"})
+    assert (directory.status_code, directory.json()["code"]) == (400, "file_is_directory")

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.daemon import run_daemon
+from tests.support.foreign.breaking import breaking, kill_the_leased_box
 from tests.support.foreign.openai_server import Call, Turn, scripted_model, turns
 from tests.support.foreign.running import told_by
+from tests.support.service import service
 
 # Making an environment of foreign packages takes a minute, once.
 pytestmark = pytest.mark.timeout(400)
@@ -80,3 +84,24 @@ def test_sandbox_env_reports_the_time_out_of_a_call_and_goes_on(told: dict[str, 
 def test_stateful_tool_env_needs_no_sandbox(told: dict[str, Any]) -> None:
     rollout = told["stateful"]
     assert (rollout["tools"], rollout["rewards"]) == (["w:kept"], [1.0])
+
+
+def test_a_sandbox_that_is_killed_stops_its_rollout_with_an_error_of_its_own(
+    tmp_path: Path,
+) -> None:
+    """Which is there for whoever scores it: its reward functions run all the same."""
+    with service(tmp_path, config=CONFIG) as daemon, ExitStack() as models:
+        argv: list[str] = []
+        for name in ("sandbox", "python"):
+            script = turns(*SAID[name], Turn("done"))
+            kill = partial(kill_the_leased_box, daemon)
+            model = models.enter_context(scripted_model(breaking(script, kill, turn=1)))
+            argv += [name, model.url]
+        told = told_by(
+            "classic", *argv,
+            client="classic", daemon=daemon.url, home=tmp_path / "home", within_s=150,
+        )  # fmt: skip
+    (of_bash,), (of_python,) = (rollout["errors"] for rollout in told.values())
+    assert "SandboxError" in of_bash
+    assert "PythonWorker" in of_python or "SandboxError" in of_python
+    assert [len(rollout["tools"]) for rollout in told.values()] == [1, 1]

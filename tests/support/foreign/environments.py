@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from tests.support.daemon import ROOT
 
 _PLACE = ROOT / "build" / "foreign"
 _LISTS = Path(__file__).parent / "requirements"
+_INSIDE = "inside"  # what harnesses install in boxes, and `uv`
 _STEP_S = 600
 _SYSTEM_PYTHON = "/usr/bin/python3"
 
@@ -37,9 +39,14 @@ def wheels(name: str) -> Path:
     return _made(name, _make_wheels)
 
 
+def all_names() -> list[str]:
+    """Of the environments that there are lists for; wheels are no environment."""
+    return sorted(each.stem for each in _LISTS.glob("*.txt") if each.stem != _INSIDE)
+
+
 def _make_environment(list_: Path, place: Path) -> None:
     """By `uv`, which takes a fifth of pip's time."""
-    uv = str(wheels("inside") / "bin" / "uv")
+    uv = str(wheels(_INSIDE) / "bin" / "uv")
     python = str(place / "bin" / "python")
     _run([sys.executable, "-m", "venv", "--without-pip", str(place)])
     _run([uv, "pip", "install", "--quiet", "--no-deps", "--python", python, "-r", str(list_)])
@@ -74,8 +81,7 @@ def _index(place: Path) -> None:
         page.write_text(f'<a href="../../{wheel.name}">{wheel.name}</a>')
 
 
-def _made(name: str, make: object) -> Path:
-    assert callable(make)
+def _made(name: str, make: Callable[[Path, Path], None]) -> Path:
     list_ = _LISTS / f"{name}.txt"
     digest = hashlib.sha256(list_.read_bytes() + sys.version.encode()).hexdigest()[:12]
     place = _PLACE / f"{name}-{digest}"
@@ -103,3 +109,8 @@ def _run(words: list[str]) -> None:
     if done.returncode != 0:
         assert os.environ.get("CI") != "true", done.stderr
         pytest.skip(f"foreign packages cannot be had here: {done.stderr[-300:]}")
+
+
+if __name__ == "__main__":  # before tests whose deadlines leave no time for it
+    for each in all_names():
+        environment(each)

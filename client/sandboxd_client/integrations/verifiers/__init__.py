@@ -8,8 +8,8 @@ from importlib import import_module
 from typing import Any
 
 _PLACES = {
-    "SandboxdRuntime": "runtime",
-    "runtime": "runtime",
+    "SandboxdRuntime": "boxes",
+    "runtime": "boxes",
     "KernelPythonEnv": "classic",
 }
 

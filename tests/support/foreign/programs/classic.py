@@ -57,7 +57,7 @@ def rollout(name: str, model: str) -> dict:
     asyncio.run(env._teardown())
     return {
         "rewards": [each["reward"] for each in outputs],
-        "errors": [each["error"]["error"] for each in outputs if each.get("error")],
+        "errors": [each["error"]["error_chain_str"] for each in outputs if each.get("error")],
         "tools": [
             message["content"]
             for each in outputs

@@ -13,6 +13,8 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, ClassVar, Unpack
 from urllib.parse import urlsplit
 
+import anyio
+from anyio.streams.memory import MemoryObjectSendStream
 from verifiers.v1.errors import SandboxError
 from verifiers.v1.runtimes import (
     PrimeConfig,
@@ -38,6 +40,7 @@ from sandboxd_client import (
 from sandboxd_client.options import LeaseOptions
 
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
+_Sink = MemoryObjectSendStream[bytes]
 _PIECES = 1024  # of a process's output that nobody has read yet; then its reader is waited for
 
 
@@ -93,6 +96,7 @@ class SandboxdRuntime(Runtime):
         self._client = client or AsyncSandboxd()
         self._box: AsyncSandbox | None = None
         self._forwarded: set[int] = set()
+        self._pumps: set[asyncio.Task[None]] = set()
 
     @property
     def box(self) -> AsyncSandbox:
@@ -117,7 +121,10 @@ class SandboxdRuntime(Runtime):
         """Start a command whose input stays open."""
         with _infra("start"):
             process = await self.box.start(argv, **self._options(env), stdin_open=True)
-        return _Process(process)
+        live = _Process(process)
+        self._pumps.add(live.pump)
+        live.pump.add_done_callback(self._pumps.discard)
+        return live
 
     async def run_background(self, argv: list[str], env: dict[str, str], log: str) -> None:
         """Start a command that writes to a file inside."""
@@ -151,6 +158,8 @@ class SandboxdRuntime(Runtime):
     async def teardown(self) -> None:
         """Give the sandbox back; what fails here is the daemon's to mend, by the lease's clocks."""
         box, self._box = self._box, None
+        for pump in self._pumps:
+            pump.cancel()
         with contextlib.suppress(SandboxdError):
             if box is not None:
                 await box.release()
@@ -168,32 +177,31 @@ class SandboxdRuntime(Runtime):
 
 
 class _Process(RuntimeProcess):
-    """A live command. Its output is pumped by a task, which ends with the command."""
+    """A live command. Its output is pumped by a task, which ends with it, or with its box."""
 
     def __init__(self, process: AsyncProcess) -> None:
         self._process = process
-        self._out: asyncio.Queue[bytes | None] = asyncio.Queue(_PIECES)
-        self._err: asyncio.Queue[bytes | None] = asyncio.Queue(_PIECES)
-        self.stdout, self.stderr = _drained(self._out), _drained(self._err)
-        self._pump = asyncio.create_task(self._pour(), name=f"output-{process.exec_id}")
         self._result: ExecResult | None = None
+        to_out, self.stdout = anyio.create_memory_object_stream[bytes](_PIECES)
+        to_err, self.stderr = anyio.create_memory_object_stream[bytes](_PIECES)
+        self.pump = asyncio.create_task(
+            self._pour(to_out, to_err), name=f"output-{process.exec_id}"
+        )
 
-    async def _pour(self) -> None:
-        try:
+    async def _pour(self, to_out: _Sink, to_err: _Sink) -> None:
+        """What breaks it is told by `wait`: whoever reads sees the end."""
+        with contextlib.suppress(SandboxdError), to_out, to_err:
             async with contextlib.aclosing(self._process.events()) as events:
                 async for event in events:
                     match event:
                         case Stdout():
-                            await self._out.put(event.data)
+                            await to_out.send(event.data)
                         case Stderr():
-                            await self._err.put(event.data)
+                            await to_err.send(event.data)
                         case Ended():
                             self._result = event.result
                         case _:
                             pass
-        finally:
-            await self._out.put(None)
-            await self._err.put(None)
 
     async def write(self, data: bytes) -> None:
         """Write to its input."""
@@ -219,11 +227,6 @@ class _Process(RuntimeProcess):
         """Kill its tree."""
         with _infra("kill a process"):
             await self._process.kill()
-
-
-async def _drained(queue: asyncio.Queue[bytes | None]) -> AsyncIterator[bytes]:
-    while (piece := await queue.get()) is not None:
-        yield piece
 
 
 def _status(result: ExecResult) -> int:
