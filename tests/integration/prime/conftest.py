@@ -6,22 +6,30 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.contract.columns import below_of, column_of
 from tests.support.daemon import RunningDaemon, run_daemon
 
 CONFIG = """
 [compat.prime]
-images = {"*" = "python"}
+images = {{"*" = "python"}}
 
 [templates.python]
-image = "host"
-resources = {cpu = 1.0, memory_mb = 2048, pids = 256, disk_mb = 5120}
-network = {allow = ["index.example:443"]}
-pool = {ready = 2, max = 20}
+image = "{image}"
+resources = {{cpu = 1.0, memory_mb = 2048, pids = 256, disk_mb = 5120}}
+network = {{allow = ["index.example:443"]}}
+pool = {{ready = 2, max = 20}}
+
+{table}
 """
 
 
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
-    """One for all tests of a file."""
-    with run_daemon(tmp_path_factory.mktemp("prime"), backend="local", config=CONFIG) as running:
+@pytest.fixture(scope="module", params=["local", pytest.param("docker", marks=pytest.mark.docker)])
+def daemon(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningDaemon]:
+    """One for all tests of a file, on each kind of boxes."""
+    column = column_of(below_of(request.param, request))
+    config = CONFIG.format(image=column.image, table=column.table)
+    place = tmp_path_factory.mktemp("prime")
+    with run_daemon(place, backend=column.backend, config=config) as running:
         yield running

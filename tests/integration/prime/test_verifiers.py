@@ -105,10 +105,12 @@ def test_a_daemon_that_is_killed_and_started_again_costs_no_rollout_its_truth(
 @pytest.mark.slow
 @pytest.mark.serial
 @pytest.mark.timeout(900)
-def test_sixty_four_rollouts_at_once_are_all_rewarded_and_no_request_takes_long(
+def test_sixty_four_rollouts_at_once_are_all_rewarded_and_nothing_of_ours_takes_long(
     tmp_path: Path,
 ) -> None:
-    """Behind a proxy, which writes down how long each request took."""
+    """Behind a proxy, which writes down how long each request took. A command's own lasts as long
+    as the command, which shares this machine's processors with all those agents.
+    """
     port = free_port()
     (tmp_path / "nginx").mkdir()
     front = timed(f"http://127.0.0.1:{port}", log=tmp_path / "times")
@@ -117,7 +119,7 @@ def test_sixty_four_rollouts_at_once_are_all_rewarded_and_no_request_takes_long(
         house(tmp_path, pool="{ready = 64, max = 72}", port=port, public_url=url) as opened,
     ):
         done = opened.evaluate(SCRIPT, rollouts=64, at=url, within_s=600)
-    took = [float(line.split()[0]) for line in (tmp_path / "times").read_text().splitlines()]
+    lines = [line.split() for line in (tmp_path / "times").read_text().splitlines()]
     assert (done.scores, done.errors) == ([1.0] * 64, [])
-    assert len(took) > 64 * 20
-    assert max(took) < 5
+    assert len(lines) > 64 * 20
+    assert max(float(took) for took, _, path, _ in lines if not path.endswith("/Start")) < 5
