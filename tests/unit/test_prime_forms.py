@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from sandboxd.compat.connect.faults import Broken
+from sandboxd.compat.connect.protobuf import Fields
+from sandboxd.compat.prime.gateway import result_of
 from sandboxd.compat.prime.multipart import boundary_of, only_file
 from sandboxd.compat.prime.session_book import Session
+from sandboxd.compat.prime.session_events import end_of
 from sandboxd.compat.prime.shown import error_of, status_of
+from sandboxd.errors import SandboxdError
+from sandboxd.model.command import ExecRecord
 from sandboxd.model.lease import End, Lease, LeaseState, LeaseTerms
 from sandboxd.model.template import BoxSpec
-from sandboxd.wire.codes import END_VERDICTS, EndReason, ErrorCode
+from sandboxd.wire.codes import END_VERDICTS, EndReason, ErrorCode, Outcome, StartFailure
 
 LEASE = Lease(
     id="sbx-1",
@@ -56,6 +63,57 @@ def test_ends_have_the_types_that_clients_raise_errors_of_their_own_for(
     lease: Lease, kind: str | None
 ) -> None:
     assert error_of(lease)[0] == kind
+
+
+def record(outcome: Outcome, **more: Any) -> ExecRecord:
+    return ExecRecord(exec_id="e", outcome=outcome, **more)
+
+
+@pytest.mark.parametrize(
+    ("ended_so", "status"),
+    [
+        (record(Outcome.EXITED, exit_code=3), 3),
+        (record(Outcome.SIGNALED, signal="SEGV"), 139),
+        (record(Outcome.OOM), 137),  # at the sandbox's own limit: the agent's doing
+        (record(Outcome.KILLED, signal="KILL"), 137),
+        (record(Outcome.START_FAILED, reason=StartFailure.NOT_FOUND, detail="gone"), 127),
+        (record(Outcome.START_FAILED, reason=StartFailure.TOO_LONG, detail="long"), 126),
+    ],
+)
+def test_a_commands_own_end_is_its_status_in_both_dialects(
+    ended_so: ExecRecord, status: int
+) -> None:
+    assert result_of(ended_so)["exit_code"] == status
+    end = Fields(end_of(ended_so)[-1]).inner(1).inner(3)
+    assert end.number(1) == 2 * status  # zigzag
+    assert (ended_so.detail or "") in result_of(ended_so)["stderr"]
+
+
+@pytest.mark.parametrize(
+    ("ended_so", "code"),
+    [
+        (record(Outcome.OOM, host_short=True), "internal"),  # the machine ran short: ours
+        (record(Outcome.LOST), "internal"),
+        (record(Outcome.START_FAILED, reason=StartFailure.BAD_CWD), "invalid_argument"),
+        (record(Outcome.START_FAILED, reason=StartFailure.BAD_USER), "invalid_argument"),
+    ],
+)
+def test_an_end_that_is_masked_is_no_result_in_either_dialect(
+    ended_so: ExecRecord, code: str
+) -> None:
+    with pytest.raises(Broken) as broken:
+        end_of(ended_so)
+    assert broken.value.fault.code == code
+    with pytest.raises(SandboxdError) as refused:
+        result_of(ended_so)
+    assert refused.value.status == (400 if code == "invalid_argument" else 500)
+    assert refused.value.mask
+
+
+def test_a_deadline_is_told_as_the_commands_own() -> None:
+    with pytest.raises(Broken) as broken:
+        end_of(record(Outcome.TIMEOUT))
+    assert broken.value.fault.code == "deadline_exceeded"
 
 
 FORM = b'--xx\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n%s\r\n--xx--\r\n'

@@ -20,7 +20,7 @@ from sandboxd.compat.prime.shown import when
 from sandboxd.errors import SandboxdError
 from sandboxd.model.command import Command, ExecRecord
 from sandboxd.model.ids import new_id
-from sandboxd.wire.codes import ErrorCode, Outcome
+from sandboxd.wire.codes import ErrorCode, Fault, Outcome
 
 router = APIRouter(
     prefix="/v1/sandboxes/{sandbox_id}/prime", route_class=GatewayRoute, include_in_schema=False
@@ -129,18 +129,22 @@ async def execute(request: Request, sandbox_id: str, body: ExecBody) -> Response
     )
     if record.outcome is Outcome.TIMEOUT:
         text = f"the command did not end within {body.timeout:g} s, and was killed"
-        return refusal(request, SandboxdError(ErrorCode.TIMEOUT, text, status=408))
-    return answer(_ended(record))
+        late = SandboxdError(ErrorCode.TIMEOUT, text, fault=Fault.AGENT, mask=False, status=408)
+        return refusal(request, late)
+    return answer(result_of(record))
 
 
-def _ended(record: ExecRecord) -> dict[str, Any]:
+def result_of(record: ExecRecord) -> dict[str, Any]:
     """Raises for an end that says nothing of the command: nobody may take that for its result."""
     verdict = verdict_of(record)
     if verdict is None or verdict.mask:
+        by_caller = verdict is not None and verdict.fault is Fault.CLIENT
         raise SandboxdError(
-            ErrorCode.INTERNAL if verdict is None else verdict.code or ErrorCode.INTERNAL,
+            (verdict and verdict.code) or ErrorCode.INTERNAL,
             record.detail or f"the command's end is not known: {record.outcome}",
-            status=500,
+            fault=verdict and verdict.fault,
+            mask=True,
+            status=400 if by_caller else 500,
         )
     stderr = text_of(record.stderr)
     if record.outcome is Outcome.START_FAILED:

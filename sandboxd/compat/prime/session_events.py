@@ -72,12 +72,15 @@ def _told(event: OutputEvent | KeepAlive, *, tty: bool) -> list[bytes]:
             mark = b"\n[... %d bytes not kept ...]\n" % size
             return [messages.output("pty" if tty else stream, mark)]
         case Ended(record=record):
-            return _end(record)
+            return end_of(record)
         case _:
             return []
 
 
-def _end(record: ExecRecord) -> list[bytes]:
+def end_of(record: ExecRecord) -> list[bytes]:
+    """The last messages of a command that ended. Raises Broken for its deadline, and for an end
+    that says nothing of the command: nobody may take that for its result.
+    """
     verdict = verdict_of(record)
     if record.outcome is Outcome.TIMEOUT:
         raise Broken(Fault("deadline_exceeded", "the command met its deadline, and was killed"))
