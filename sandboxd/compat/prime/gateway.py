@@ -142,7 +142,7 @@ def result_of(record: ExecRecord) -> dict[str, Any]:
         raise SandboxdError(
             (verdict and verdict.code) or ErrorCode.INTERNAL,
             record.detail or f"the command's end is not known: {record.outcome}",
-            fault=verdict and verdict.fault,
+            fault=None if verdict is None else verdict.fault,
             mask=True,
             status=400 if by_caller else 500,
         )

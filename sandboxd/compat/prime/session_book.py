@@ -24,12 +24,14 @@ class Session:
     """One session. Hold `writing` while its input is written.
 
     taken: bytes of input that are in for sure; None where that has to be asked. begins: where the
-    input of each request begins. sent: the number of the last event that was passed on.
+    input of each request begins. sent: the number of the last event that was passed on. tty:
+    whether it runs on a terminal.
     """
 
     writing: anyio.Lock = field(default_factory=anyio.Lock)
     taken: int | None = None
     sent: int | None = None
+    tty: bool = False
     begins: OrderedDict[str, int] = field(default_factory=OrderedDict)
     signals: OrderedDict[str, None] = field(default_factory=OrderedDict)
 

@@ -23,13 +23,11 @@ from sandboxd.wire.codes import Outcome
 class Watched:
     """A command and how it is watched.
 
-    session: what is remembered of it, where it can be come back to. after: the event that was
-    passed on last. begun: this request has started it.
+    after: the event that was passed on last. begun: this request has started it.
     """
 
     record: ExecRecord
-    tty: bool = False
-    session: Session | None = None
+    session: Session
     after: int | None = None
     begun: bool = False
 
@@ -56,9 +54,9 @@ async def events_of(
     async with aclosing(follow) as events:
         async for event in events:
             new = not blind or not isinstance(event, Piece) or event.offset >= known[event.stream]
-            for told in _told(event, tty=watched.tty) if new else ():
+            for told in _told(event, tty=watched.session.tty) if new else ():
                 yield envelope(told)
-            if watched.session is not None and not isinstance(event, KeepAlive):
+            if not isinstance(event, KeepAlive | Ended):  # an end is told to whoever comes back
                 watched.session.sent = event.seq
 
 

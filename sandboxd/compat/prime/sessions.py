@@ -61,8 +61,9 @@ class CommandSessions:
         async def open_session(asked: StartRequest) -> Watched:
             command = _command(asked, within_s=timeout_s(request))
             record = await begin(services, sandbox_id, command, owner=caller.owner)
-            book = self._book.of((sandbox_id, record.exec_id)) if asked.session else None
-            return Watched(record, tty=asked.tty is not None, session=book, begun=True)
+            session = self._book.of((sandbox_id, record.exec_id)) if asked.session else Session()
+            session.tty = asked.tty is not None
+            return Watched(record, session, begun=True)
 
         return await _watched(request, sandbox_id, messages.read_start, open_session)
 
@@ -73,7 +74,7 @@ class CommandSessions:
         async def open_session(selector: Selector) -> Watched:
             record = await _found(services, sandbox_id, selector, caller)
             session = self._book.of((sandbox_id, record.exec_id))
-            return Watched(record, session=session, after=session.sent)
+            return Watched(record, session, after=session.sent)
 
         return await _watched(request, sandbox_id, messages.read_selector, open_session)
 
@@ -87,7 +88,8 @@ class CommandSessions:
             record = await _found(services, sandbox_id, asked.selector, caller)
             session = self._book.of((sandbox_id, record.exec_id))
             place = _Place(services, sandbox_id, record.exec_id, caller)
-            await _until_gone(
+            # Input may wait for its reader for as long as its writer waits for that.
+            await waiting(
                 request, lambda: _write(place, session, asked.data, input_id=asked.input_id)
             )
             return b""
@@ -253,11 +255,6 @@ async def _watched(
             services, sandbox_id, lambda: open_session(asked), owner=caller.owner
         ),
     )
-
-
-async def _until_gone(request: Request, call: Callable[[], Awaitable[T]]) -> T:
-    """Input may wait for its reader as long as its writer waits for that, and no longer."""
-    return await waiting(request, call)
 
 
 async def _messages(request: Request) -> AsyncIterator[bytes]:
