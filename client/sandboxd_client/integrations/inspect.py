@@ -16,19 +16,21 @@ from inspect_ai.util import (
     SandboxEnvironment,
     SandboxEnvironmentLimits,
     SandboxUnavailableError,
+    SandboxUserUnsupportedError,
     sandboxenv,
 )
 
+from sandboxd_client import AsyncSandbox, AsyncSandboxd
 from sandboxd_client.errors import (
     FileForbidden,
     FileIsDirectory,
     FileNotDirectory,
     FileNotFound,
     NameTooLong,
+    NotSupported,
     SandboxdError,
 )
 from sandboxd_client.results import ExecResult as Ended
-from sandboxd_client import AsyncSandbox, AsyncSandboxd
 
 _TEMPLATE = "python"
 _CANNOT_EXECUTE = 126
@@ -41,7 +43,7 @@ class SandboxdEnvironment(SandboxEnvironment):
 
     def __init__(self, client: AsyncSandboxd, box: AsyncSandbox) -> None:
         super().__init__()
-        self._client = client
+        self.client = client
         self.box = box
 
     @classmethod
@@ -72,7 +74,7 @@ class SandboxdEnvironment(SandboxEnvironment):
             environment = each.as_type(cls)
             with suppress(SandboxdError):
                 await environment.box.release()
-            await environment._client.aclose()
+            await environment.client.aclose()
 
     async def exec(
         self,
@@ -81,7 +83,7 @@ class SandboxdEnvironment(SandboxEnvironment):
         cwd: str | None = None,
         env: dict[str, str] | None = None,
         user: str | None = None,
-        timeout: int | None = None,  # noqa: ASYNC109
+        timeout: int | None = None,  # noqa: ASYNC109 - Inspect's own, kept by the daemon
         timeout_retry: bool = True,
         concurrency: bool = True,
     ) -> ExecResult[str]:
@@ -159,5 +161,7 @@ def _told(file: str = "") -> Iterator[None]:
         raise IsADirectoryError(21, "Is a directory", file) from error
     except FileForbidden as error:
         raise PermissionError(13, "Permission denied", file) from error
+    except NotSupported as error:  # of all that is asked here, another user alone may not be there
+        raise SandboxUserUnsupportedError(str(error)) from error
     except SandboxdError as error:
         raise SandboxUnavailableError(str(error)) from error

@@ -14,8 +14,11 @@ from tests.support.foreign.environments import environment
 _PROGRAMS = Path(__file__).parent / "programs"
 
 
-def environ(home: Path, *, daemon: str) -> dict[str, str]:
-    """What their clients read: a home of their own, a key, and where the service is."""
+def environ(home: Path, *, daemon: str, more_path: str = "") -> dict[str, str]:
+    """What their clients read: a home of their own, a key, and where the service is.
+
+    more_path: what else their Python finds modules in.
+    """
     home.mkdir(exist_ok=True)
     return {
         # Their packages are large, and imported by every program anew.
@@ -25,18 +28,25 @@ def environ(home: Path, *, daemon: str) -> dict[str, str]:
         "PRIME_API_BASE_URL": daemon,
         "FAKE_KEY": "any",
         "SANDBOXD_API_URL": daemon,
-        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "client")]),
+        "PYTHONPATH": os.pathsep.join(filter(None, [more_path, str(ROOT), str(ROOT / "client")])),
     }
 
 
 def told_by(
-    program: str, *argv: str, client: str, daemon: str, home: Path, within_s: float = 60
+    program: str,
+    *argv: str,
+    client: str,
+    daemon: str,
+    home: Path,
+    within_s: float = 60,
+    more_path: str = "",
 ) -> Any:
     """What a program prints, as JSON. client: the environment that it runs in."""
+    home.mkdir(exist_ok=True)
     done = subprocess.run(
         [str(environment(client) / "python"), str(_PROGRAMS / f"{program}.py"), *argv],
-        env=environ(home, daemon=daemon),
-        capture_output=True, text=True, timeout=within_s, check=False,
+        env=environ(home, daemon=daemon, more_path=more_path),
+        capture_output=True, text=True, timeout=within_s, check=False, cwd=home,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads(done.stdout.splitlines()[-1])
