@@ -148,7 +148,7 @@ REFUSALS = (
     Refusal(("socket",), errno.EAFNOSUPPORT, (Outside(0, _SOCKET_FAMILIES),)),
     Refusal(
         ("socket",),
-        errno.EPROTONOSUPPORT,
+        errno.EAFNOSUPPORT,
         (Among(0, (_NETLINK,)), Among(2, (_NETLINK_AUDIT,))),
     ),
     Refusal(("socketpair",), errno.EAFNOSUPPORT, (Outside(0, (_UNIX,)),)),
