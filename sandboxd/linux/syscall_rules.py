@@ -143,8 +143,8 @@ REFUSALS = (
     Refusal(("unshare",), errno.EPERM, (AnyBit(0, _NEW_NAMESPACES | _NEW_TIME),)),
     Refusal(("personality",), errno.EPERM, (Outside(0, _PERSONALITIES),)),
     Refusal(("ioctl",), errno.EPERM, (Among(1, (_TIOCSTI, _TIOCLINUX)),)),
-    # The common families only, and of netlink not the audit protocol. As a kernel without audit
-    # answers: on any other refusal `useradd` and its kin give up.
+    # The common families only, and of netlink not the audit protocol, which is told as a kernel
+    # without it tells it: on any other refusal `useradd` and its kin give up.
     Refusal(("socket",), errno.EAFNOSUPPORT, (Outside(0, _SOCKET_FAMILIES),)),
     Refusal(
         ("socket",),

@@ -54,6 +54,7 @@ def test_the_example_of_the_runtime_is_rewarded(tmp_path: Path) -> None:
         assert example(SCRIPT, folder=tmp_path, daemon=daemon.url) == "written 1.0\n"
 
 
+@pytest.mark.slow
 def test_a_box_that_is_killed_under_the_agent_is_told_as_no_doing_of_its_own(
     tmp_path: Path,
 ) -> None:
