@@ -106,8 +106,8 @@ class WaysOut:
         if wider and not self._settings.wider:
             raise _forbidden("network", "it reaches more than its template, and leases may not")
         for forward in terms.forwards:
-            own = template.forwards.get(forward.port) != forward.url
-            self._check_forward(forward, capabilities, by_caller=own)
+            by_caller = template.forwards.get(forward.port) != forward.url
+            self._check_forward(forward, capabilities, by_caller=by_caller)
 
     def _check_forward(
         self, forward: Forward, capabilities: Capabilities, *, by_caller: bool

@@ -66,6 +66,17 @@ def test_a_box_that_is_killed_under_the_agent_is_told_as_no_doing_of_its_own(
     assert "written" not in said
 
 
+def test_a_box_runs_feeds_kills_and_tells_what_is_no_doing_of_a_command(tmp_path: Path) -> None:
+    with run_daemon(tmp_path, backend="local", config=WITH_KERNELS) as daemon:
+        told = told_by("native_box", client="verifiers", daemon=daemon.url, home=tmp_path / "home")
+    assert told["run"] == ["/app\none\n", "err\n", 3]
+    assert (told["said"], told["before"], told["status"]) == ("got a\n", None, 137)
+    assert (told["rest"], told["file"]) == ([], 256)
+    assert "no such file" in told["missing"]
+    assert "byte limit" in told["large"]
+    assert ("lease_ended" in told["gone"], told["alive"]) == (True, False)
+
+
 def test_the_python_tool_keeps_its_variables_in_a_kernel(tmp_path: Path) -> None:
     codes = ["x = 40 + 2\nprint('set')", "x", "1 / 0"]
     calls = [Turn(calls=[Call("python", {"code": code})]) for code in codes]

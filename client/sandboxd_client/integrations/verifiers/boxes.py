@@ -41,6 +41,7 @@ from sandboxd_client.options import LeaseOptions
 
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 _Sink = MemoryObjectSendStream[bytes]
+_OUTPUT_BYTES = 16 << 20
 _PIECES = 1024  # of a process's output that nobody has read yet; then its reader is waited for
 
 
@@ -114,7 +115,9 @@ class SandboxdRuntime(Runtime):
     async def run(self, argv: list[str], env: dict[str, str]) -> ProgramResult:
         """Run a command to its end; the rollout's own clock bounds it."""
         with _infra("exec"):
-            result = await self.box.exec(argv, **self._options(env), output_limit_bytes=64 << 20)
+            result = await self.box.exec(
+                argv, **self._options(env), output_limit_bytes=_OUTPUT_BYTES
+            )
         return ProgramResult(exit_code=_status(result), stdout=result.stdout, stderr=result.stderr)
 
     async def open_process(self, argv: list[str], env: dict[str, str]) -> RuntimeProcess:
@@ -157,12 +160,12 @@ class SandboxdRuntime(Runtime):
 
     async def teardown(self) -> None:
         """Give the sandbox back; what fails here is the daemon's to mend, by the lease's clocks."""
-        box, self._box = self._box, None
         for pump in self._pumps:
             pump.cancel()
-        with contextlib.suppress(SandboxdError):
-            if box is not None:
-                await box.release()
+        if self._box is not None:
+            with contextlib.suppress(SandboxdError):
+                await self._box.release()
+            self._box = None  # not before: `cleanup` goes by it, if the loop dies here
         if self._own_client:
             await self._client.aclose()
 
