@@ -27,6 +27,7 @@ from sandboxd.api.tokens import Tokens
 from sandboxd.backend_choice import open_backend
 from sandboxd.backends.protocol import Backend
 from sandboxd.clock import Clock, SystemClock
+from sandboxd.compat import prime
 from sandboxd.egress.outside import Outside, own_door
 from sandboxd.errors import SandboxdError
 from sandboxd.leases.sqlite_store import open_sqlite_store
@@ -150,7 +151,8 @@ class Daemon:
         ):
             services = self._services(rooms, backend, url)
             open_metrics = is_loopback(settings.server.host)
-            server = build_server(build_app(services, open_metrics=open_metrics))
+            app = build_app(services, open_metrics=open_metrics, foreign=prime.routers())
+            server = build_server(app)
             self._doors = _Doors(server, services, rooms)
             # What is here by now stays, so collections need not look through it: they took 90 ms
             # of the loop's time with hundreds of connections open.
@@ -222,6 +224,7 @@ class Daemon:
             base_url=url,
             stopping=anyio.Event(),
             trusted_ports=_trusted_ports(self._settings),
+            foreign_images=self._settings.compat,
         )
 
     async def _signals(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -259,6 +262,7 @@ class Daemon:
         await rooms.take(settings.templates)
         services.templates = settings.templates
         services.trusted_ports = _trusted_ports(settings)
+        services.foreign_images = settings.compat
         services.auth.change_keys(_keys(settings))
         rooms.quotas.change(_quotas(settings))
         names = sorted(key.name for key in settings.server.api_keys)

@@ -66,8 +66,9 @@ class LeaseOptions(TypedDict, total=False):
     to one address outside, as text or as {"url": …, "headers": {…}} whose headers are added
     outside, where nobody inside sees them. kernels: kernelspecs of kernels to be running by the
     time it is answered. mcp_servers: names of those that it is to see, or declarations on top of
-    the template's. secrets: environment variables that are told to nobody. files: by path,
-    bytes, text or FileContent. timeout_s, idle_timeout_s: the two clocks. grading_s: at its hard
+    the template's. secrets: environment variables that are told to nobody. files: by path, bytes,
+    text or FileContent. start: a command that runs from the beginning, under the id `start`.
+    timeout_s, idle_timeout_s: the two clocks. grading_s: at its hard
     end what runs is ended, and the sandbox kept that much longer to grade. wait_timeout_s: how
     long to queue, and the deadline of all tries (default 600). run_id, group_id, rollout_id,
     labels: to find it by. priority: who queues with a higher one is served first, 0 by default.
@@ -82,6 +83,7 @@ class LeaseOptions(TypedDict, total=False):
     files: Mapping[str, bytes | str | FileContent] | None
     workdir: str | None
     user: str | None
+    start: Cmd | None
     network: str | Mapping[str, Any] | None
     forwards: Mapping[int, str | Mapping[str, Any]] | None
     kernels: Sequence[str] | None

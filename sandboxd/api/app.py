@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from starlette.types import ASGIApp
 
 from sandboxd import __version__
@@ -39,8 +39,8 @@ from sandboxd.api.shapes.document import with_problems
 from sandboxd.telemetry.metrics import Metrics
 
 
-def build_routes(metrics: Metrics) -> FastAPI:
-    """The routes alone, enough for `sandboxd openapi`."""
+def build_routes(metrics: Metrics, *, foreign: Sequence[APIRouter] = ()) -> FastAPI:
+    """The routes alone, enough for `sandboxd openapi`. foreign: of other services' dialects."""
     app = FastAPI(
         title="sandboxd",
         version=__version__,
@@ -54,6 +54,7 @@ def build_routes(metrics: Metrics) -> FastAPI:
     hot = (execs, sandboxes, files, shells, kernels, jupyter, attach, runs, groups)
     rest = (listing, readings, ways_out, events, pools, quota, images, system)
     routers = [module.router for module in (*hot, *rest)]
+    routers += foreign
     problems.install(app, metrics, routes=[r for router in routers for r in router.routes])
     for router in routers:
         app.include_router(router)
@@ -62,9 +63,11 @@ def build_routes(metrics: Metrics) -> FastAPI:
     return app
 
 
-def build_app(services: Services, *, open_metrics: bool) -> ASGIApp:
+def build_app(
+    services: Services, *, open_metrics: bool, foreign: Sequence[APIRouter] = ()
+) -> ASGIApp:
     """The whole application for one daemon."""
-    app = build_routes(services.metrics)
+    app = build_routes(services.metrics, foreign=foreign)
     app.state.services = services
     current: Callable[[], Auth] = lambda: services.auth  # noqa: E731 - replaced on SIGHUP
     entrance = McpEntrance(Entrance(app, services), services)

@@ -17,9 +17,10 @@ from sandboxd.telemetry import audit
 from sandboxd.wire.codes import ErrorCode
 
 _READING = {"GET", "HEAD", "OPTIONS"}
-_USE = re.compile(r"^/v1/sandboxes/[^/]+/(execs|files|shells|ports|kernels|jupyter|mcp)(/|$)")
+_USE = re.compile(r"^/v1/sandboxes/[^/]+/(execs|files|shells|ports|kernels|jupyter|mcp|prime)(/|$)")
 # Sent every few seconds for as long as a run lasts; its beginning and its end are written instead.
 _BEATS = re.compile(r"^/v1/runs/[^/]+/heartbeat$")
+_ASKED_BY_POST = re.compile(r"^/api/v1/sandbox/.*:batchGet$")
 _MCP = re.compile(r"^/v1/mcp/")
 _MOST_IDS = 100
 _LONGEST = 200  # of what stands in a path; ids of ours and of callers are shorter
@@ -84,4 +85,4 @@ def _is_act(scope: Scope) -> bool:
     path: str = scope["path"]
     if scope.get("method", "GET") in _READING:
         return False
-    return not (_USE.match(path) or _BEATS.match(path) or _MCP.match(path))
+    return not any(each.match(path) for each in (_USE, _BEATS, _MCP, _ASKED_BY_POST))

@@ -28,7 +28,10 @@ log = structlog.get_logger(__name__)
 
 _STRANGERS = {ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN}
 _OPEN_PATHS = {"/healthz", "/readyz"}
-_RAW_BODIES = re.compile(r"^/v1/sandboxes/[^/]+/(files|files/archive|execs/[^/]+/stdin)$")
+_RAW_BODIES = re.compile(
+    r"^/v1/sandboxes/[^/]+/(files|files/archive|execs/[^/]+/stdin"
+    r"|prime/upload|prime/command_session\.CommandSession/\w+)$"
+)
 _BODIES_OF_OTHERS = re.compile(r"^/v1/(sandboxes/[^/]+/ports/|(sandboxes/[^/]+/)?mcp/)")
 _REQUEST_ID = re.compile(r"^[\x21-\x7e]{1,128}$")
 

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from fastapi import Request
+from pydantic import BaseModel
 from pydantic_core import to_json
 
+from sandboxd.api.audited import about
 from sandboxd.api.schemas.leases import ForwardBody, LeaseBody
 from sandboxd.api.schemas.leases import Network as NetworkBody
 from sandboxd.api.schemas.mcp_servers import McpServers
-from sandboxd.api.services import Services
+from sandboxd.api.services import Services, here
+from sandboxd.api.streams import while_there
+from sandboxd.execution.commands import shell_argv
+from sandboxd.leases.tenancy import Tenancy
 from sandboxd.leases.terms import LeaseOrder, LeaseWish, resolve
 from sandboxd.model.claim import ClaimFile
+from sandboxd.model.command import Command
+from sandboxd.model.lease import LeaseState
 from sandboxd.model.mcp_server import McpServer
 from sandboxd.model.template import Network, Resources
 from sandboxd.model.way_out import ForwardOrder
+
+START_ID = "start"  # under which a lease's first command is found
 
 
 def network_of(body: NetworkBody | None) -> Network | None:
@@ -38,10 +48,10 @@ def forward_orders(bodies: Mapping[int, ForwardBody]) -> dict[int, ForwardOrder]
     }
 
 
-def order_of(body: LeaseBody, services: Services) -> LeaseOrder:
-    """What a lease is asked for, resolved against its template. Raises as `resolve` does."""
+def order_of(wish: LeaseWish, services: Services) -> LeaseOrder:
+    """A wish, resolved against its template. Raises as `resolve` does."""
     return resolve(
-        wish_of(body, services),
+        wish,
         services.templates,
         direct=services.capabilities.direct_networks,
         shared=services.mcp.shared,
@@ -67,6 +77,7 @@ def wish_of(body: LeaseBody, services: Services) -> LeaseWish:
         ),
         workdir=body.workdir,
         user=body.user,
+        start=None if body.start is None else start_of(body.start),
         labels=body.labels,
         timeout_s=body.timeout_s,
         idle_timeout_s=body.idle_timeout_s,
@@ -94,7 +105,30 @@ def _mcp_servers(
             return tuple(each.server(name) for name, each in declared.items())
 
 
-def digest_of(body: LeaseBody) -> str:
+def start_of(cmd: Sequence[str] | str) -> Command:
+    """What a lease runs from its beginning, as a command with an id of its own."""
+    argv = shell_argv(cmd) if isinstance(cmd, str) else tuple(cmd)
+    return Command(exec_id=START_ID, argv=argv)
+
+
+async def lease(request: Request, wish: LeaseWish) -> tuple[Tenancy, bool]:
+    """What a door that leases does with its caller's wish; says also whether the lease is new.
+
+    Raises what `resolve` and `Granting.lease` raise. Given up when the caller goes away.
+    """
+    services, caller = here(request)
+    order = order_of(wish, services)
+    granted, new = await while_there(
+        request, lambda: services.desk.granting.lease(order, owner=caller.owner or "")
+    )
+    about(request, sandbox_id=granted.id, new=new)
+    tenancy = services.desk.find(granted.id, owner=caller.owner)
+    if new and granted.state is LeaseState.LEASED:
+        services.mcp.expect(tenancy)
+    return tenancy, new
+
+
+def digest_of(body: BaseModel) -> str:
     """Tells a request that is sent again from another one under the same key."""
     return hashlib.sha256(to_json(body, bytes_mode="base64")).hexdigest()
 

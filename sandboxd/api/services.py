@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import anyio
 from fastapi import Request
@@ -60,6 +60,7 @@ class Services:
     base_url: str
     stopping: anyio.Event
     trusted_ports: frozenset[str] = frozenset()  # names of templates
+    foreign_images: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # as `compat` has
     ready: bool = False
 
 

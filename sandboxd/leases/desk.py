@@ -195,7 +195,7 @@ class Desk:
             check_leased(tenancy)
             old = tenancy.lease.terms
             new = wiring.applied_to(old)
-            self._ways_out.check(new, template=tenancy.pool.template.spec.network)
+            self._ways_out.check(new, template=tenancy.pool.template)
             headers = wiring.headers_after(tenancy.forward_headers)
             async with self.guest_of(tenancy) as guest:
                 with anyio.fail_after(CALL_S):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from sandboxd.errors import SandboxdError
 from sandboxd.leases.seen_servers import servers_of
 from sandboxd.model.claim import ClaimFile
+from sandboxd.model.command import Command
 from sandboxd.model.lease import LeaseTerms
 from sandboxd.model.mcp_server import McpServer
 from sandboxd.model.template import BoxSpec, KernelTerms, Network, Resources, Template
@@ -18,7 +19,10 @@ from sandboxd.wire.codes import ErrorCode, Fault
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseWish:
-    """What a caller asked for; None stands for what the template says. Times in seconds."""
+    """What a caller asked for; None stands for what the template says. Times in seconds.
+
+    start: what runs from the beginning, its output kept under its id like any command's.
+    """
 
     template: str = ""
     image: str | None = None
@@ -31,6 +35,7 @@ class LeaseWish:
     files: tuple[ClaimFile, ...] = field(default=(), repr=False)
     workdir: str | None = None
     user: str | None = None
+    start: Command | None = field(default=None, repr=False)
     forwards: Mapping[int, ForwardOrder] = field(default_factory=dict)
     mcp_servers: tuple[str, ...] | tuple[McpServer, ...] | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -56,6 +61,7 @@ class LeaseOrder:
     files: tuple[ClaimFile, ...] = field(repr=False)
     wait: bool
     wait_timeout_s: float
+    start: Command | None = field(default=None, repr=False)
     forward_headers: Mapping[int, Headers] = field(default_factory=dict, repr=False)
 
 
@@ -85,6 +91,8 @@ def resolve(
         timeout_s = template.max_timeout_s
     if timeout_s > template.max_timeout_s:
         raise too_long(timeout_s, template.max_timeout_s)
+    forwards = {port: ForwardOrder(url=url) for port, url in template.forwards.items()}
+    forwards |= wish.forwards
     idle_s = template.idle_timeout_s if wish.idle_timeout_s is None else wish.idle_timeout_s
     terms = LeaseTerms(
         template=template.name,
@@ -106,7 +114,7 @@ def resolve(
         body_digest=wish.body_digest,
         cold_because=cold_because,
         network=network,
-        forwards=tuple(forward_of(port, wish.forwards[port]) for port in sorted(wish.forwards)),
+        forwards=tuple(forward_of(port, forwards[port]) for port in sorted(forwards)),
         mcp_servers=servers_of(wish, template, shared=shared),
     )
     return LeaseOrder(
@@ -115,7 +123,8 @@ def resolve(
         files=wish.files,
         wait=wish.wait,
         wait_timeout_s=wish.wait_timeout_s,
-        forward_headers={port: order.headers for port, order in wish.forwards.items()},
+        start=wish.start,
+        forward_headers={port: order.headers for port, order in forwards.items()},
     )
 
 

@@ -28,7 +28,7 @@ from sandboxd.leases.back_office import BackOffice
 from sandboxd.leases.tenancy import Tenancy
 from sandboxd.leases.terms import forward_of
 from sandboxd.model.lease import LeaseTerms
-from sandboxd.model.template import Network
+from sandboxd.model.template import Network, Template
 from sandboxd.model.way_out import Forward, ForwardOrder, Headers
 from sandboxd.wire.codes import ErrorCode
 
@@ -82,10 +82,10 @@ class WaysOut:
         self._outside = outside
         self._settings = settings
 
-    def check(self, terms: LeaseTerms, *, template: Network) -> None:
+    def check(self, terms: LeaseTerms, *, template: Template) -> None:
         """Whether a caller may have this. Raises `not_supported`, `forbidden`, `bad_request`.
 
-        template: what the lease's template reaches.
+        template: the lease's, whose own forwards are the operator's.
         """
         capabilities = self._office.backend.capabilities()
         check_network(terms.network, capabilities)
@@ -102,20 +102,23 @@ class WaysOut:
             rules = Rules.of(terms.network)
         except ValueError as error:
             raise _wrong("network", str(error)) from None
-        wider = not rules.within(Rules.of(template))
+        wider = not rules.within(Rules.of(template.spec.network))
         if wider and not self._settings.wider:
             raise _forbidden("network", "it reaches more than its template, and leases may not")
         for forward in terms.forwards:
-            self._check_forward(forward, capabilities)
+            by_caller = template.forwards.get(forward.port) != forward.url
+            self._check_forward(forward, capabilities, by_caller=by_caller)
 
-    def _check_forward(self, forward: Forward, capabilities: Capabilities) -> None:
+    def _check_forward(
+        self, forward: Forward, capabilities: Capabilities, *, by_caller: bool
+    ) -> None:
         if not capabilities.way_out:
             raise SandboxdError(
                 ErrorCode.NOT_SUPPORTED,
                 "forwards: boxes here have no way out",
                 details={"field": "forwards"},
             )
-        if not self._settings.forwards:
+        if by_caller and not self._settings.forwards:
             raise _forbidden("forwards", "they are switched off here (`way_out.forwards`)")
         try:
             target = read_forward(forward.url)

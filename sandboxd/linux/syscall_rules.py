@@ -143,9 +143,14 @@ REFUSALS = (
     Refusal(("unshare",), errno.EPERM, (AnyBit(0, _NEW_NAMESPACES | _NEW_TIME),)),
     Refusal(("personality",), errno.EPERM, (Outside(0, _PERSONALITIES),)),
     Refusal(("ioctl",), errno.EPERM, (Among(1, (_TIOCSTI, _TIOCLINUX)),)),
-    # The common families only, and of netlink not the audit protocol.
+    # The common families only, and of netlink not the audit protocol, which is told as a kernel
+    # without it tells it: on any other refusal `useradd` and its kin give up.
     Refusal(("socket",), errno.EAFNOSUPPORT, (Outside(0, _SOCKET_FAMILIES),)),
-    Refusal(("socket",), errno.EPERM, (Among(0, (_NETLINK,)), Among(2, (_NETLINK_AUDIT,)))),
+    Refusal(
+        ("socket",),
+        errno.EAFNOSUPPORT,
+        (Among(0, (_NETLINK,)), Among(2, (_NETLINK_AUDIT,))),
+    ),
     Refusal(("socketpair",), errno.EAFNOSUPPORT, (Outside(0, (_UNIX,)),)),
     # Set by nobody but the process itself, by the name 0; others' may be asked for.
     Refusal(("prlimit64",), errno.EPERM, (Outside(0, (0,)), NotNull(2))),

@@ -151,11 +151,15 @@ def _fingerprint(spec: BoxSpec) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Template:
-    """A named kind of sandbox, as the configuration has it. Times in seconds."""
+    """A named kind of sandbox, as the configuration has it. Times in seconds.
+
+    forwards: ports inside to addresses outside, which every lease of it has.
+    """
 
     name: str
     spec: BoxSpec
     env: Mapping[str, str] = field(default_factory=dict)
+    forwards: Mapping[int, str] = field(default_factory=dict)
     workdir: str = "/workspace"
     user: str = ""
     capabilities: Capability = "image"

@@ -141,6 +141,7 @@ def _template(name: str, table: TemplateTable) -> Template:
         name=name,
         spec=spec,
         env=dict(table.env),
+        forwards={int(port): url for port, url in table.forwards.items()},
         workdir=table.workdir,
         user=table.user,
         capabilities=table.capabilities,

@@ -9,6 +9,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from sandboxd.egress.rules import read_entry
+from sandboxd.egress.targets import read_forward
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
 _REGISTRY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?\Z")
@@ -65,6 +66,18 @@ def _allowed_host(text: str) -> str:
     return text
 
 
+def _port_name(text: str) -> str:
+    if not (text.isascii() and text.isdigit() and 0 < int(text) < 65536):
+        msg = 'must be a port, as a key of text: "8000"'
+        raise ValueError(msg)
+    return text
+
+
+def _forward_target(text: str) -> str:
+    read_forward(text)
+    return text
+
+
 def _registry(text: str) -> str:
     if not _REGISTRY.match(text):
         msg = "must be HOST or HOST:PORT, as image references begin; `docker.io` for Docker Hub"
@@ -87,6 +100,8 @@ AbsolutePath = Annotated[Text, AfterValidator(_absolute)]
 Environment = Annotated[dict[Text, Text], AfterValidator(_environment)]
 InstallationName = Annotated[str, AfterValidator(_installation)]
 AllowedHost = Annotated[str, AfterValidator(_allowed_host)]
+PortName = Annotated[str, AfterValidator(_port_name)]
+ForwardTarget = Annotated[str, AfterValidator(_forward_target)]
 RegistryHost = Annotated[str, AfterValidator(_registry)]
 Url = Annotated[str, AfterValidator(_url)]
 

@@ -15,14 +15,16 @@ from sandboxd.settings.fields import (
     AllowedHost,
     Environment,
     Filled,
+    ForwardTarget,
     InstallationName,
     ModuleName,
     Name,
+    PortName,
     Table,
     Text,
     Url,
 )
-from sandboxd.settings.image_keys import ImageKeys
+from sandboxd.settings.image_keys import CompatTable, ImageKeys
 from sandboxd.settings.kubernetes_keys import KubernetesTable, PodTable
 from sandboxd.settings.mcp_keys import McpServerTable, SharedMcpServerTable
 from sandboxd.settings.nouns import BackendKind, GuestMode
@@ -182,24 +184,6 @@ class TelemetryTable(Table):
     as `http://collector:4318`; empty: nowhere."""
 
 
-class DialectTable(Table):
-    """How a foreign dialect's names map to ours."""
-
-    images: dict[Filled, Name] = {}
-    """Foreign image names to our templates; `"*"` for the rest."""
-
-
-class CompatTable(Table):
-    """Foreign dialects."""
-
-    prime: DialectTable = Field(default_factory=DialectTable)
-    """The prime-sandboxes dialect."""
-    e2b: DialectTable = Field(default_factory=DialectTable)
-    """The E2B dialect."""
-    opensandbox: DialectTable = Field(default_factory=DialectTable)
-    """The OpenSandbox dialect."""
-
-
 class ResourcesTable(Table):
     """Limits of one sandbox."""
 
@@ -278,6 +262,9 @@ class TemplateTable(Table):
     """Whom commands run as; empty: the image's own user."""
     network: Network = Field(default_factory=lambda: NetworkTable(kind="none"))
     """`"none"`, `"internet"` or `{allow = ["HOST:PORT", "*.DOMAIN", "10.0.0.0/8:5432"]}`."""
+    forwards: dict[PortName, ForwardTarget] = {}
+    """Ports inside, on 127.0.0.1, each to one address outside: `{"8000" = "http://10.0.0.5:8000"}`;
+    every lease has them, beside those that it asks for."""
     runtime: Text = ""
     """runc, runsc, kata: what the engine or the cluster knows; empty: its default."""
     capabilities: Literal["image", "none"] = "image"

@@ -149,3 +149,21 @@ def test_renewing_moves_the_end(alice: httpx.Client, sandbox: str) -> None:
 def test_the_diary_tells_what_happened(alice: httpx.Client, sandbox: str) -> None:
     events = alice.get(f"{sandbox}/logs").text.splitlines()
     assert '"event":"leased"' in events[0]
+
+
+def test_a_lease_runs_its_first_command_from_the_beginning(alice: httpx.Client) -> None:
+    body = {"template": "python", "start": ["sh", "-c", "echo began"]}
+    path = f"/v1/sandboxes/{alice.post('/v1/sandboxes', json=body).json()['id']}"
+    first = alice.get(f"{path}/execs/start", params={"wait_s": 10}).json()
+    assert (first["outcome"], first["stdout"]) == ("exited", "began\n")
+    alice.delete(path)
+
+
+def test_a_first_command_that_cannot_begin_is_told_in_its_record(alice: httpx.Client) -> None:
+    body = {"template": "python", "start": ["/not/there"]}
+    made = alice.post("/v1/sandboxes", json=body)
+    assert made.status_code == 201
+    path = f"/v1/sandboxes/{made.json()['id']}"
+    first = alice.get(f"{path}/execs/start").json()
+    assert (first["outcome"], first["error"]["reason"]) == ("start_failed", "not_found")
+    alice.delete(path)

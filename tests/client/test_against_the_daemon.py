@@ -392,3 +392,8 @@ async def test_an_unknown_option_is_refused_by_name_before_anything_is_sent(
         await client.lease("python", tiemout_s=3)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="tiemout_s"):
         await sandbox.exec("true", tiemout_s=3)  # type: ignore[call-arg]
+
+
+async def test_a_lease_may_bring_its_first_command(client: AsyncSandboxd) -> None:
+    async with client.lease("python", start=["sh", "-c", "echo began"]) as sandbox:
+        assert (await sandbox.process("start").wait()).stdout == "began\n"

@@ -27,7 +27,7 @@ daemon off;
 master_process off;
 pid {folder}/nginx.pid;
 error_log {folder}/error.log;
-events {{ worker_connections 256; }}
+events {{ worker_connections 2048; }}
 http {{
   access_log off;
   server_tokens off;
@@ -56,6 +56,28 @@ def usual(target: str, *, read_timeout_s: float) -> Servers:
     """All as nginx has it, but for how long it waits for a byte of `target`."""
     timeout_ms = int(read_timeout_s * 1000)
     return lambda port: _USUAL.format(port=port, target=target, read_timeout_ms=timeout_ms)
+
+
+_TIMED = """
+log_format times "$request_time $request_method $uri $status";
+server {{
+  listen 127.0.0.1:{port};
+  access_log {log} times;
+  client_max_body_size 0;
+  location / {{
+    proxy_pass {target};
+    proxy_http_version 1.1;
+    proxy_set_header Host $host;
+    proxy_request_buffering off;
+    proxy_buffering off;
+  }}
+}}
+"""
+
+
+def timed(target: str, *, log: Path) -> Servers:
+    """One that writes down how long each request took: a line of seconds, method, path, status."""
+    return lambda port: _TIMED.format(port=port, target=target, log=log)
 
 
 def as_documented(target: str, *, certificate: Path | None = None) -> Servers:

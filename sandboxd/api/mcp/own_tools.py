@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field, StringConstraints
 
 from sandboxd.api import render, render_kernels
-from sandboxd.api.orders import order_of
+from sandboxd.api.orders import order_of, wish_of
 from sandboxd.api.schemas.fields import Body, Environment, Labels, Mode, Path, Seconds, Text
 from sandboxd.api.schemas.leases import LeaseBody
 from sandboxd.api.services import Services
@@ -121,7 +121,9 @@ async def _lease(services: Services, owner: str | None, wanted: LeaseArguments) 
         timeout_s=wanted.timeout_s,
         wait_timeout_s=wanted.wait_timeout_s,
     )
-    lease, _ = await services.desk.granting.lease(order_of(body, services), owner=owner or "")
+    lease, _ = await services.desk.granting.lease(
+        order_of(wish_of(body, services), services), owner=owner or ""
+    )
     return Told(f"leased {lease.id}", _lease_facts(lease))
 
 

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from sandboxd.api import render
 from sandboxd.api.audited import about
-from sandboxd.api.orders import digest_of, order_of
+from sandboxd.api.orders import digest_of, order_of, wish_of
 from sandboxd.api.routes.sandboxes import shown
 from sandboxd.api.schemas.groups import GroupBody
 from sandboxd.api.services import Services, here
@@ -87,7 +87,7 @@ async def release_group(request: Request, group_id: str) -> Response:
 
 
 def _order(body: GroupBody, services: Services) -> LeaseOrder:
-    order = order_of(body, services)
+    order = order_of(wish_of(body, services), services)
     terms = replace(
         order.terms,
         group_id=_name(body),

@@ -12,13 +12,13 @@ from starlette.responses import Response
 
 from sandboxd.api import render
 from sandboxd.api.audited import about
-from sandboxd.api.orders import order_of
+from sandboxd.api.orders import lease, wish_of
 from sandboxd.api.paging import Cursor, Limit, page
 from sandboxd.api.schemas.leases import GradingBody, LeaseBody, RenewBody, TokenBody
 from sandboxd.api.services import Services, here
 from sandboxd.api.shapes.leases import Released, Sandbox, Sandboxes, Token
 from sandboxd.api.shapes.parts import answers, raw
-from sandboxd.api.streams import waiting, while_there
+from sandboxd.api.streams import waiting
 from sandboxd.api.strict import StrictRoute
 from sandboxd.api.tokens import Grant
 from sandboxd.errors import SandboxdError
@@ -42,19 +42,10 @@ async def lease_sandbox(
     body: LeaseBody,
 ) -> Response:
     """Lease a sandbox: 201 when leased, 200 for a known idempotency key, 202 while it waits."""
-    services, caller = here(request)
-    order = order_of(body, services)
-    owner = caller.owner or ""
-    lease, new = await while_there(
-        request, lambda: services.desk.granting.lease(order, owner=owner)
-    )
-    waiting = lease.state in {LeaseState.QUEUED, LeaseState.MAKING}
-    status = 202 if waiting else 201 if new else 200
-    about(request, sandbox_id=lease.id, new=new)
-    tenancy = services.desk.find(lease.id, owner=caller.owner)
-    if status == 201:
-        services.mcp.expect(tenancy)
-    return render.answer(shown(tenancy, services), status=status)
+    services, _ = here(request)
+    tenancy, new = await lease(request, wish_of(body, services))
+    waits = tenancy.shown().state in {LeaseState.QUEUED, LeaseState.MAKING}
+    return render.answer(shown(tenancy, services), status=202 if waits else 201 if new else 200)
 
 
 @router.get("", operation_id="list_sandboxes", responses=answers(Sandboxes))

@@ -32,6 +32,12 @@ def _kind_of_cmd(cmd: Any) -> str:
     return "argv" if isinstance(cmd, list) else "text"
 
 
+# What is to run: a list as it is, a text by `/bin/sh -c`.
+Cmd = Annotated[
+    Annotated[Argv, Tag("argv")] | Annotated[Text, Tag("text")], Discriminator(_kind_of_cmd)
+]
+
+
 class TtyBody(Body):
     """A terminal's size."""
 
@@ -42,9 +48,7 @@ class TtyBody(Body):
 class ExecBody(Body):
     """`POST …/execs`. A list is run as it is, a text by `/bin/sh -c`."""
 
-    cmd: Annotated[
-        Annotated[Argv, Tag("argv")] | Annotated[Text, Tag("text")], Discriminator(_kind_of_cmd)
-    ]
+    cmd: Cmd
     env: Environment = Field(default_factory=dict)
     cwd: Text = ""
     user: Text = ""

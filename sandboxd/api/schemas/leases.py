@@ -12,6 +12,7 @@ from pydantic import (
     model_validator,
 )
 
+from sandboxd.api.schemas.commands import Cmd
 from sandboxd.api.schemas.fields import (
     MAX_SECONDS,
     AllowEntry,
@@ -109,6 +110,7 @@ class LeaseBody(Body):
     files: dict[Path, FileBody] = Field(default_factory=dict, repr=False)
     workdir: Path | None = None
     user: Text | None = None
+    start: Cmd | None = None
     network: Network | None = None
     runtime: Text | None = None
     kernels: Annotated[list[SpecName], Field(max_length=16)] | None = None

@@ -79,6 +79,8 @@ class HandingOver:
                 await box.guest.claim(claim)
                 for server in unfit_servers(order.terms, claim):
                     await _end_command(box.guest, exec_id_of(server.name, 0))
+                if order.start is not None:
+                    await box.guest.run(order.start, wait=False)
         except (GuestLost, TimeoutError) as error:
             log.warning("claim.failed", box_id=box.box_id, error=str(error) or "timed out")
             return False

@@ -111,7 +111,7 @@ class Granting:
         check_user(order.terms.user, capabilities)
         check_offer(order.terms.spec, capabilities)
         template = pools[order.terms.template].template
-        self._ways_out.check(order.terms, template=template.spec.network)
+        self._ways_out.check(order.terms, template=template)
         if order.terms.cold_because:
             await check_spec(
                 order.terms.spec,

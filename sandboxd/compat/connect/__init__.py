@@ -1,0 +1,1 @@
+"""ConnectRPC as far as foreign clients speak it: protobuf, envelopes, codes of errors."""
