@@ -1,5 +1,5 @@
 """Environments of foreign packages, each made once into build/foreign from a list of pinned
-versions: their needs clash with ours and with each other's. Some 700 MB each.
+versions: their needs clash with ours and with each other's. Some 900 MB together.
 """
 
 from __future__ import annotations
