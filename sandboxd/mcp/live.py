@@ -253,6 +253,9 @@ class LiveServer:
             self._wanted.set()
             self._change(McpState.STARTING)
             return True
+        if give_up:
+            self._death = verdicts.death(self.server.name, record)
+            self._death.sandbox_id = self.tenancy.lease.id
         self._change(McpState.DEAD)
         return False
 

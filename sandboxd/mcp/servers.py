@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+_ADOPT_S = 10.0  # for a sandbox of an earlier daemon's to answer
+
 
 class McpServers:
     """Every call raises as those of `Commands` do, and `not_found` for an unknown server."""
@@ -89,9 +91,12 @@ class McpServers:
                 continue
             shared = self.shared.get(owner.removeprefix(OWNER))
             servers = tenancy.lease.terms.mcp_servers
+            adopted = False
             if tenancy.settled.is_set() and shared and servers == (shared.shared.server,):
-                await shared.adopt(tenancy)
-            else:
+                with suppress(SandboxdError), anyio.move_on_after(_ADOPT_S):
+                    await shared.adopt(tenancy)
+                    adopted = True
+            if not (adopted or tenancy.lease.over):
                 self._desk.endings.end(tenancy, EndReason.RELEASED)
 
     async def _lease(self, shared: SharedMcpServer) -> Tenancy:

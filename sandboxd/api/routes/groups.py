@@ -57,6 +57,9 @@ async def lease_group(request: Request, body: GroupBody) -> Response:
         new=new,
     )
     status = 202 if waits else 201 if new else 200
+    if status == 201:
+        for tenancy in tenancies:
+            services.mcp.expect(tenancy)
     return render.answer(_shown(tenancies, services), status=status)
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from typing import Any, cast
 
 import anyio
@@ -19,6 +19,7 @@ import structlog
 from anyio.abc import TaskGroup, TaskStatus
 from mcp.server.streamable_http import StreamableHTTPServerTransport
 from mcp.shared.message import ServerMessageMetadata, SessionMessage
+from pydantic_core import to_json
 from starlette.types import Receive, Scope, Send
 
 from sandboxd.errors import SandboxdError
@@ -27,6 +28,7 @@ from sandboxd.mcp.conversation import Refused
 from sandboxd.mcp.messages import (
     HANDSHAKES,
     LATEST_HANDSHAKE,
+    MOST_UNHEARD_BYTES,
     Message,
     RequestId,
     crowded,
@@ -54,13 +56,17 @@ class Session:
     def __init__(self, target: Target, *, session_id: str | None) -> None:
         self.capabilities: Mapping[str, Any] = {}
         self.info: Mapping[str, Any] = {"name": "sandboxd", "version": "1"}
-        self.used_at = anyio.current_time()
         self.calls = 0  # HTTP requests in flight
-        self.transport = StreamableHTTPServerTransport(session_id)
+        # Without a session it lasts as long as its one request.
+        idle_s = None if session_id is None else IDLE_S
+        self.transport = StreamableHTTPServerTransport(session_id, idle_timeout=idle_s)
         self._target = target
         self._over = anyio.CancelScope()
+        self._room = MOST_UNHEARD_BYTES
         self._unanswered: dict[RequestId, ServerMessageMetadata] = {}
-        send, self._heard = anyio.create_memory_object_stream[SessionMessage](_MOST_UNHEARD)
+        send, self._heard = anyio.create_memory_object_stream[tuple[SessionMessage, int]](
+            _MOST_UNHEARD
+        )
         self._send = send
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -69,7 +75,7 @@ class Session:
             try:
                 async with self.transport.connect() as (said, hearing):
                     task_status.started()
-                    async with anyio.create_task_group() as tasks:
+                    async with _until_idle(self.transport), anyio.create_task_group() as tasks:
                         tasks.start_soon(self._speak, hearing, name="mcp-session-speak")
                         with suppress(anyio.ClosedResourceError):  # its client ended it
                             async for each in said:
@@ -89,17 +95,23 @@ class Session:
         """See Caller."""
         if "method" not in message:
             self._unanswered.pop(message["id"], None)
+        size = len(to_json(message))
+        self._room -= size
+        if self._room < 0:
+            self.end()
+            return
         parsed = mcp_types.jsonrpc_message_adapter.validate_python(message)
         metadata = None if about is None else ServerMessageMetadata(related_request_id=about)
         try:
-            self._send.send_nowait(SessionMessage(parsed, metadata))
+            self._send.send_nowait((SessionMessage(parsed, metadata), size))
         except (anyio.WouldBlock, anyio.ClosedResourceError, anyio.BrokenResourceError):
             self.end()
 
     async def _speak(self, hearing: Any) -> None:
         with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
-            async for message in self._heard:
+            async for message, size in self._heard:
                 await hearing.send(message)
+                self._room += size
 
     def _take(self, said: SessionMessage, tasks: TaskGroup) -> None:
         message = said.message.model_dump(by_alias=True, exclude_unset=True)
@@ -176,7 +188,6 @@ class Sessions:
         """
         headers = dict(scope["headers"])
         session_id = headers.get(b"mcp-session-id", b"").decode("latin-1")
-        self._expire()
         if message is not None and message.get("method") == "initialize":
             scope = {**scope, "headers": _without_session(scope)}
             await self._serve(await self._begin(new_id("mcp")), scope, receive, send)
@@ -220,22 +231,12 @@ class Sessions:
         if session_id is not None and self._by_id.get(session_id) is session:
             del self._by_id[session_id]
 
-    def _expire(self) -> None:
-        due = anyio.current_time() - IDLE_S
-        for session in list(self._by_id.values()):
-            if session.used_at > due:
-                return
-            if not session.calls:
-                session.end()
-                self._strike(session)
-
     async def _serve(self, session: Session, scope: Scope, receive: Receive, send: Send) -> None:
         session.calls += 1
         try:
             await session.transport.handle_request(scope, receive, send)
         finally:
             session.calls -= 1
-            session.used_at = anyio.current_time()
             if (session_id := session.transport.mcp_session_id) in self._by_id:
                 self._by_id.move_to_end(str(session_id))
             if session.transport.is_terminated:  # by its client's DELETE
@@ -249,6 +250,13 @@ class Sessions:
             await session.transport.handle_request(scope, receive, send)
         finally:
             session.end()
+
+
+@asynccontextmanager
+async def _until_idle(transport: StreamableHTTPServerTransport) -> AsyncIterator[None]:
+    """Cancel the block once nobody has used the session for `IDLE_S`."""
+    with transport.idle_scope or anyio.CancelScope():
+        yield
 
 
 def older_of(asked: str, negotiated: Any) -> str:

@@ -28,6 +28,7 @@ from mcp_types import (
     LOG_LEVEL_META_KEY,
     SERVER_INFO_META_KEY,
 )
+from pydantic_core import to_json
 from starlette.types import Receive, Scope, Send
 
 from sandboxd.errors import SandboxdError
@@ -36,6 +37,7 @@ from sandboxd.mcp.clients.event_stream import EventStream
 from sandboxd.mcp.conversation import Refused
 from sandboxd.mcp.messages import (
     INVALID_PARAMS,
+    MOST_UNHEARD_BYTES,
     SESSIONLESS,
     Message,
     RequestId,
@@ -78,15 +80,22 @@ class OneCaller:
             info if isinstance(info, dict) else {"name": "unknown", "version": "0"}
         )
         self.questions: dict[str, Message] = {}  # of the server's, by the name we gave them
+        self._room = MOST_UNHEARD_BYTES
         send, self.said = anyio.create_memory_object_stream[Message](_MOST_UNHEARD)
         self._send = send
 
     def heard(self, message: Message, about: RequestId | None) -> None:
         """See Caller. One that reads too slowly loses notifications, and no answer."""
+        if is_notification(message):
+            self._room -= len(to_json(message))
+            if self._room < 0:
+                return
         with suppress(anyio.WouldBlock, anyio.BrokenResourceError, anyio.ClosedResourceError):
-            full = self.said.statistics().current_buffer_used >= _MOST_UNHEARD - 8
-            if not (full and is_notification(message)):
-                self._send.send_nowait(message)
+            self._send.send_nowait(message)
+
+    def taken(self, message: Message) -> None:
+        """A notification was passed on, and makes room for others."""
+        self._room += len(to_json(message))
 
     def close(self) -> None:
         """It hears nothing more."""
@@ -115,9 +124,10 @@ class PerRequest:
         if isinstance(body, dict) and "method" in body and "id" not in body:
             version = headers.get("mcp-protocol-version", "")
             rejection = unsupported_protocol_version_rejection(version)
-            await answer(send, 400, _rejected(None, rejection)) if rejection else await answer(
-                send, 202, None
-            )
+            if rejection is not None:
+                await answer(send, 400, _rejected(None, rejection))
+            else:
+                await answer(send, 202, None)
             return
         if not (isinstance(body, dict) and is_request(body)):
             text = "Body must be a single JSON-RPC request or notification object"
@@ -183,6 +193,7 @@ class PerRequest:
                 await self._give_answers(caller, params_of(request).get("inputResponses"))
             async for message in caller.said:
                 if is_notification(message):
+                    caller.taken(message)
                     if message["method"] != "notifications/message" or wants_logs:
                         await stream.send(message)
                 elif is_request(message):
@@ -267,6 +278,8 @@ class PerRequest:
                 notification("notifications/subscriptions/acknowledged", acknowledged)
             )
             async for message in caller.said:
+                if is_notification(message):
+                    caller.taken(message)
                 params = params_of(message)
                 updated = message.get("method") == "notifications/resources/updated"
                 if message.get("method") in methods or (updated and params.get("uri") in uris):

@@ -38,6 +38,10 @@ replicas = {{min = 0, max = 2}}
 max_in_flight = 2
 idle_s = 1.0
 
+[mcp_servers.kept]
+template = "host"
+command = ["python3", "counter.py"]
+
 [mcp_servers.web]
 template = "host"
 command = ["python3", "http_counter.py", "9311"]
@@ -138,11 +142,11 @@ async def test_next_daemon_finds_its_sandboxes(
 ) -> None:
     with open_service() as service:
         async with httpx.AsyncClient(base_url=service.url, timeout=60) as http:
-            added = await http.post("/v1/mcp/search", json=call("add", by=3), headers=HEADERS)
+            added = await http.post("/v1/mcp/kept", json=call("add", by=3), headers=HEADERS)
             assert answer_in(added)["result"]["content"][0]["text"] == "3"
         service.kill()
         service.start()
         async with httpx.AsyncClient(base_url=service.url, timeout=60) as http:
-            assert await replicas(http) == 1
-            added = await http.post("/v1/mcp/search", json=call("add", by=1), headers=HEADERS)
+            assert await replicas(http, "kept") == 1
+            added = await http.post("/v1/mcp/kept", json=call("add", by=1), headers=HEADERS)
             assert answer_in(added)["result"]["content"][0]["text"] == "4"
