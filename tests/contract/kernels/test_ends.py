@@ -109,7 +109,11 @@ def test_a_kernel_that_takes_all_memory_has_died_of_it_and_its_sandbox_lives(
     assert kernel.ok("1") == "1"
 
 
-def test_a_full_file_system_is_the_cells_own_error_and_cells_run_on(limited: Speaker) -> None:
+def test_a_full_file_system_is_the_cells_own_error_and_cells_run_on(
+    limited: Speaker, backend: str
+) -> None:
+    if backend == "kubernetes":
+        pytest.skip("nodes before Kubernetes 1.22, as the tests' own, size no volume in memory")
     kernel = open_kernel(limited)
     assert "No space left" in kernel.ok(_FILL.format(path="/dev/shm/full", mb=200))
     assert kernel.ok("1 + 1") == "2"
