@@ -273,17 +273,21 @@ class LiveServer:
         took_s = anyio.current_time() - call.began_at
         outcome = outcome_of(answer)
         self._metrics.mcp_calls.labels(self.label, outcome).observe(took_s)
-        method = call.request["method"]
+        self.note_call(call.request, outcome=outcome, took_s=took_s)
+        self.when_over()
+
+    def note_call(self, request: Message, *, outcome: str, took_s: float) -> None:
+        """A line of the log, without arguments."""
+        method = request["method"]
         log.info(
             "mcp.call",
             server=self.server.name,
             method=method,
-            name=params_of(call.request).get("name") if method == "tools/call" else None,
+            name=params_of(request).get("name") if method == "tools/call" else None,
             outcome=outcome,
             duration_s=round(took_s, 6),
             **ids_of(self.tenancy),
         )
-        self.when_over()
 
     def _note(self, event: str, **facts: Any) -> None:
         self.tenancy.note(event, server=self.server.name, **facts)

@@ -50,6 +50,12 @@ def add(given: Given, _meta: Given) -> str:
     return str(totals["all"])
 
 
+def change(_given: Given, _meta: Given) -> str:
+    """Say that there are other tools now."""
+    say(method="notifications/tools/list_changed")
+    return "changed"
+
+
 def die(given: Given, _meta: Given) -> str:
     os._exit(int(given.get("code", 7)))
 
@@ -91,6 +97,7 @@ def children(given: Given, _meta: Given) -> str:
 TOOLS: dict[str, Callable[[Given, Given], str]] = {
     "add": add,
     "ask": ask,
+    "change": change,
     "children": children,
     "die": die,
     "echo": lambda given, _: str(given["text"]),

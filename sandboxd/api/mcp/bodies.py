@@ -81,6 +81,11 @@ async def read_whole(whole: Whole) -> Any:
     body = await whole.read()
     if has_more_values(body, _MOST_VALUES):
         raise SandboxdError(ErrorCode.BAD_REQUEST, f"a message is limited to {_MOST_VALUES} values")
+    return message_in(body)
+
+
+def message_in(body: bytes) -> Any:
+    """The JSON of a body; None for what is none."""
     try:
         return from_json(body)
     except ValueError:

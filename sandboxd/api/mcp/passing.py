@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from starlette.types import Receive, Scope, Send
+import anyio
+from starlette.types import Scope, Send
 
+from sandboxd.api.mcp.bodies import Whole, message_in
 from sandboxd.api.ports.asked import asked_of
 from sandboxd.api.ports.exchange import CallerLeft, Cut, Exchange
 from sandboxd.api.ports.place import Place
 from sandboxd.api.services import Services
 from sandboxd.errors import SandboxdError
 from sandboxd.mcp.live import LiveServer
+from sandboxd.mcp.messages import is_request
+
+_LOOKED_INTO_BYTES = 1 << 16  # larger messages are logged without what they ask for
 
 
 async def pass_on(
-    services: Services, server: LiveServer, rest: str, scope: Scope, receive: Receive, send: Send
+    services: Services, server: LiveServer, rest: str, scope: Scope, whole: Whole, send: Send
 ) -> None:
     """Pass one request on. Raises as the door to ports does, and what became of the server."""
     lease = server.tenancy.lease
@@ -23,10 +28,14 @@ async def pass_on(
         async with services.ports.open(lease.id, place.port, owner=lease.owner) as port:
             trusted = port.template in services.trusted_ports
             asked = asked_of(scope, trusted=trusted, is_ours=services.auth.knows)
-            with services.metrics.mcp_calls.labels(server.label, "passed_on").time():
-                await Exchange(
-                    port, place, asked, receive=receive, send=send, stopping=services.stopping
-                ).run()
+            began_at = anyio.current_time()
+            try:
+                with services.metrics.mcp_calls.labels(server.label, "passed_on").time():
+                    await Exchange(
+                        port, place, asked, receive=whole, send=send, stopping=services.stopping
+                    ).run()
+            finally:
+                _note(server, whole, took_s=anyio.current_time() - began_at)
     except CallerLeft:
         pass
     except SandboxdError as error:
@@ -35,6 +44,14 @@ async def pass_on(
         raise await server.why_it_broke(error) from error
     except Cut:
         scope["state"]["cut"]()
+
+
+def _note(server: LiveServer, whole: Whole, *, took_s: float) -> None:
+    """One line of the log for a call, as there is one for each call on stdio."""
+    body = whole.body or b""
+    said = message_in(body) if 0 < len(body) <= _LOOKED_INTO_BYTES else None
+    if isinstance(said, dict) and is_request(said):
+        server.note_call(said, outcome="passed_on", took_s=took_s)
 
 
 def _place(services: Services, server: LiveServer, rest: str, scope: Scope) -> Place:

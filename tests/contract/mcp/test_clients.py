@@ -9,6 +9,7 @@ import anyio
 import httpx
 import mcp_types
 import pytest
+from mcp.shared.subscriptions import ToolsListChanged
 
 from tests.support.daemon import RunningDaemon
 from tests.support.mcp import (
@@ -95,6 +96,23 @@ async def test_progress_reaches_the_client_that_asked(daemon: RunningDaemon, mod
     ):
         await speaker.call_tool("progress", {}, progress_callback=note)
     assert heard == [0, 1, 2]
+
+
+async def test_client_without_a_session_that_listens_hears_of_what_changed(
+    daemon: RunningDaemon,
+) -> None:
+    async with (
+        leased(daemon.url) as sandbox,
+        client(f"{sandbox}/mcp/counter") as listener,
+        client(f"{sandbox}/mcp/counter") as other,
+    ):
+        async with listener.listen(tools_list_changed=True) as changes:
+            assert changes.honored.tools_list_changed
+            await other.call_tool("change", {})
+            with anyio.fail_after(10):
+                event = await anext(aiter(changes))
+        assert isinstance(event, ToolsListChanged)
+        assert "change" in [tool.name for tool in (await listener.list_tools()).tools]
 
 
 @pytest.mark.parametrize("mode", ERAS)

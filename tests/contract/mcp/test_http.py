@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import httpx
 import pytest
 
+from tests.contract.speaker import eventually
 from tests.support.daemon import RunningDaemon
 from tests.support.mcp import (
     ERAS,
@@ -15,6 +17,7 @@ from tests.support.mcp import (
     answer_in,
     call,
     client,
+    counter,
     http_counter,
     leased,
 )
@@ -53,6 +56,32 @@ async def test_headers_sessions_and_streams_are_the_servers_own(daemon: RunningD
         assert "authorization" not in heard
         assert "list_changed" in (await http.get(address, headers=HEADERS)).text
         assert (await http.delete(address)).status_code == 200
+
+
+@pytest.mark.parametrize("name", ["counter", "web"])
+async def test_each_call_is_a_line_of_the_log_with_the_leases_ids_and_no_argument(
+    daemon: RunningDaemon, name: str
+) -> None:
+    servers = {"counter": counter(), "web": http_counter()}
+    async with (
+        leased(daemon.url, servers, run_id="run-of-logs", rollout_id=name) as sandbox,
+        client(f"{sandbox}/mcp/{name}") as speaker,
+    ):
+        await speaker.call_tool("add", {"user": "canary-of-an-argument"})
+
+    def calls() -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in daemon.log.read_text().splitlines()]
+        told = [line for line in lines if line["event"] == "mcp.call"]
+        return [
+            line for line in told if (line["rollout_id"], line["method"]) == (name, "tools/call")
+        ]
+
+    eventually(calls, within_s=5, what="the call is logged")
+    (told,) = calls()
+    assert "canary-of-an-argument" not in daemon.log.read_text()
+    assert (told["server"], told["name"], told["run_id"]) == (name, "add", "run-of-logs")
+    assert sandbox.endswith(told["sandbox_id"])
+    assert told["duration_s"] >= 0
 
 
 async def test_dead_server_on_a_port_is_a_typed_error(daemon: RunningDaemon) -> None:
