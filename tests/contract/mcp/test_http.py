@@ -76,7 +76,7 @@ async def test_each_call_is_a_line_of_the_log_with_the_leases_ids_and_no_argumen
             line for line in told if (line["rollout_id"], line["method"]) == (name, "tools/call")
         ]
 
-    eventually(calls, within_s=5, what="the call is logged")
+    eventually(lambda: bool(calls()), within_s=5, what="the call is logged")
     (told,) = calls()
     assert "canary-of-an-argument" not in daemon.log.read_text()
     assert (told["server"], told["name"], told["run_id"]) == (name, "add", "run-of-logs")
