@@ -282,7 +282,7 @@ class Kernels:
         """Until it is shut down or its lease is over."""
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_cancel_when, tenancy.recorded, tasks.cancel_scope)
+                tasks.start_soon(tenancy.end_with, tasks.cancel_scope)
                 await kernel.run(past)
                 tasks.cancel_scope.cancel()
         except Exception:  # what one kernel brings about ends no other, nor the daemon
@@ -294,11 +294,6 @@ class Kernels:
         await tenancy.recorded.wait()
         self._of.pop(tenancy.lease.id, None)
         self._proven.pop(tenancy.lease.id, None)
-
-
-async def _cancel_when(event: anyio.Event, scope: anyio.CancelScope) -> None:
-    await event.wait()
-    scope.cancel()
 
 
 def _waiting(kernels: Mapping[str, LiveKernel], *, spec: str) -> LiveKernel | None:

@@ -85,6 +85,11 @@ class Tenancy:
         assert self.box is not None and self.box.guest is not None
         return self.box.guest
 
+    async def end_with(self, scope: anyio.CancelScope) -> None:
+        """Cancel the scope once the end of this lease is in the store."""
+        await self.recorded.wait()
+        scope.cancel()
+
     @property
     def known(self) -> bool:
         """Whether anybody may have heard of it: a request that is refused at once is no lease."""

@@ -277,17 +277,9 @@ class LiveServer:
         self.when_over()
 
     def note_call(self, request: Message, *, outcome: str, took_s: float) -> None:
-        """A line of the log, without arguments."""
-        method = request["method"]
-        log.info(
-            "mcp.call",
-            server=self.server.name,
-            method=method,
-            name=params_of(request).get("name") if method == "tools/call" else None,
-            outcome=outcome,
-            duration_s=round(took_s, 6),
-            **ids_of(self.tenancy),
-        )
+        """A line of the log."""
+        facts = call_facts(self.tenancy, self.server.name, request, took_s=took_s)
+        log.info("mcp.call", outcome=outcome, **facts)
 
     def _note(self, event: str, **facts: Any) -> None:
         self.tenancy.note(event, server=self.server.name, **facts)
@@ -314,6 +306,18 @@ def outcome_of(answer: Message) -> str:
     result = answer.get("result")
     failed = isinstance(result, dict) and result.get("isError") is True
     return "tool_error" if failed else "ok"
+
+
+def call_facts(tenancy: Tenancy, server: str, request: Message, *, took_s: float) -> dict[str, Any]:
+    """What logs tell of a call, whose arguments are nobody's business."""
+    method = request["method"]
+    return {
+        "server": server,
+        "method": method,
+        "name": params_of(request).get("name") if method == "tools/call" else None,
+        "duration_s": round(took_s, 6),
+        **ids_of(tenancy),
+    }
 
 
 def ids_of(tenancy: Tenancy) -> Mapping[str, str | None]:

@@ -265,7 +265,7 @@ class McpServers:
         tenancy = server.tenancy
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_cancel_when, tenancy.recorded, tasks.cancel_scope)
+                tasks.start_soon(tenancy.end_with, tasks.cancel_scope)
                 try:
                     await server.run()
                 except SandboxdError as error:
@@ -304,8 +304,3 @@ def _read_exec_id(record: ExecRecord) -> tuple[str, int]:
     kind, _, rest = record.exec_id.partition(":")
     name, _, digits = rest.rpartition(":")
     return (name, int(digits)) if kind == "mcp" and digits.isdecimal() else ("", 0)
-
-
-async def _cancel_when(event: anyio.Event, scope: anyio.CancelScope) -> None:
-    await event.wait()
-    scope.cancel()

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from sandboxd.api.auth import Principal
 from sandboxd.api.mcp.bodies import Whole, read_whole
 from sandboxd.api.mcp.own_bridges import OwnBridges
-from sandboxd.api.mcp.passing import pass_on
+from sandboxd.api.mcp.passing import noted, pass_on
 from sandboxd.api.mcp.veil import draw
 from sandboxd.api.ports.exchange import LINGER_S
 from sandboxd.api.services import Services
@@ -100,6 +100,8 @@ class McpEntrance:
                 use.enter_context(tenancy.call())
             veil = mcp.veil(tenancy, place.name)
             shared = declared.scope == "shared" and mcp.shared_of(place.name).shared.server
+            if shared:
+                use.enter_context(noted(tenancy, place.name, whole))
             if veil is not None and (declared.port or (shared and shared.port)):
                 scope, send = await draw(veil, scope, whole, send)
             if shared and shared.port:

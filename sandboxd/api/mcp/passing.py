@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import anyio
+import structlog
 from starlette.types import Scope, Send
 
 from sandboxd.api.mcp.bodies import Whole, message_in
@@ -11,8 +15,11 @@ from sandboxd.api.ports.exchange import CallerLeft, Cut, Exchange
 from sandboxd.api.ports.place import Place
 from sandboxd.api.services import Services
 from sandboxd.errors import SandboxdError
-from sandboxd.mcp.live import LiveServer
-from sandboxd.mcp.messages import is_request
+from sandboxd.leases.tenancy import Tenancy
+from sandboxd.mcp.live import LiveServer, call_facts
+from sandboxd.mcp.messages import Message, is_request
+
+log = structlog.get_logger(__name__)
 
 _LOOKED_INTO_BYTES = 1 << 16  # larger messages are logged without what they ask for
 
@@ -48,10 +55,26 @@ async def pass_on(
 
 def _note(server: LiveServer, whole: Whole, *, took_s: float) -> None:
     """One line of the log for a call, as there is one for each call on stdio."""
+    if (said := _request_in(whole)) is not None:
+        server.note_call(said, outcome="passed_on", took_s=took_s)
+
+
+@contextmanager
+def noted(tenancy: Tenancy, name: str, whole: Whole) -> Iterator[None]:
+    """A call to a server that the lease shares: a line of the log with that lease's own ids."""
+    began_at = anyio.current_time()
+    try:
+        yield
+    finally:
+        if (said := _request_in(whole)) is not None:
+            took_s = anyio.current_time() - began_at
+            log.info("mcp.shared_call", **call_facts(tenancy, name, said, took_s=took_s))
+
+
+def _request_in(whole: Whole) -> Message | None:
     body = whole.body or b""
     said = message_in(body) if 0 < len(body) <= _LOOKED_INTO_BYTES else None
-    if isinstance(said, dict) and is_request(said):
-        server.note_call(said, outcome="passed_on", took_s=took_s)
+    return said if isinstance(said, dict) and is_request(said) else None
 
 
 def _place(services: Services, server: LiveServer, rest: str, scope: Scope) -> Place:

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from tests.contract.columns import below_of, column_of
-from tests.contract.speaker import config
+from tests.contract.speaker import config, eventually
 from tests.support.daemon import RunningDaemon
 from tests.support.mcp import ERAS, HEADERS, answer_in, call, client, setup_words, text_of
 from tests.support.service import Service
@@ -69,6 +69,29 @@ async def until_there_are(http: httpx.AsyncClient, count: int) -> None:
     with anyio.fail_after(15):
         while await replicas(http) != count:
             await anyio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize("name", ["search", "web"])
+async def test_a_leases_call_is_logged_with_its_own_ids(daemon: RunningDaemon, name: str) -> None:
+    body = {
+        "template": "user_of",
+        "rollout_id": f"of-{name}",
+        "mcp_servers": {name: {"scope": "shared"}},
+    }
+    async with httpx.AsyncClient(base_url=daemon.url, timeout=60) as http:
+        sandbox = (await http.post("/v1/sandboxes", json=body)).json()["id"]
+        async with client(f"{daemon.url}/v1/sandboxes/{sandbox}/mcp/{name}") as speaker:
+            await speaker.call_tool("add", {"user": "u"})
+
+        def calls() -> list[dict[str, Any]]:
+            lines = [json.loads(line) for line in daemon.log.read_text().splitlines()]
+            mine = [line for line in lines if line.get("sandbox_id") == sandbox]
+            return [line for line in mine if line["event"] == "mcp.shared_call" and line["name"]]
+
+        eventually(lambda: bool(calls()), within_s=5, what="the call is logged")
+        (told,) = calls()
+        assert (told["server"], told["name"], told["rollout_id"]) == (name, "add", f"of-{name}")
+        await http.delete(f"/v1/sandboxes/{sandbox}")
 
 
 @pytest.mark.parametrize("mode", ERAS)
