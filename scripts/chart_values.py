@@ -76,6 +76,11 @@ _SHAPES: Mapping[str, Json] = {
         "propertyNames": {"pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"},
         "additionalProperties": {"anyOf": [_daemons("TemplateTable"), {"type": "null"}]},
     },
+    "mcpServers": {
+        "type": "object",
+        "propertyNames": {"pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"},
+        "additionalProperties": {"anyOf": [_daemons("SharedMcpServerTable"), {"type": "null"}]},
+    },
     "limits": _daemons("LimitsTable"),
     "wayOut": _daemons("WayOutTable"),
     "log": _daemons("LogTable"),
@@ -262,8 +267,9 @@ _README_HEAD = """\
 # The Helm chart
 
 {note}How to install, upgrade and take away: [operations](../docs/operations/install.md). Values are
-checked by [their schema](values.schema.json); what is below `templates`, `limits`, `wayOut`, `log`
-and `compat` is the daemon's own [configuration](../docs/configuration.md), key by key.
+checked by [their schema](values.schema.json); what is below `templates`, `mcpServers`, `limits`,
+`wayOut`, `log` and `compat` is the daemon's own [configuration](../docs/configuration.md), key by
+key.
 
 | value | default | meaning |
 | --- | --- | --- |

@@ -99,6 +99,13 @@ otlp_endpoint = {{ toJson . }}
 {{- include "sandboxd.tomlLines" . }}
 {{- end }}
 {{- end }}
+{{- range $name, $server := .Values.mcpServers }}
+{{- with $server }}
+
+[mcp_servers.{{ toJson $name }}]
+{{- include "sandboxd.tomlLines" . }}
+{{- end }}
+{{- end }}
 {{- range $name, $template := include "sandboxd.templates" . | fromJson }}
 
 [templates.{{ toJson $name }}]

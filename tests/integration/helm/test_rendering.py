@@ -41,6 +41,13 @@ MATRIX: Mapping[str, Json] = {
         "auth": {"keys": [{"name": "trainer", "quota": {"leases": 5}}, {"name": "eval"}]},
         "limits": {"max_sandboxes": 2500},
         "wayOut": {"wider": False},
+        "mcpServers": {
+            "search": {
+                "template": "python",
+                "command": ["python3", "-m", "search_server"],
+                "replicas": {"min": 0, "max": 2},
+            }
+        },
         "log": {"level": "warning"},
         "compat": {"e2b": {"images": {"*": "python"}}},
         "templates": {
