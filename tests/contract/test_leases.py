@@ -29,6 +29,9 @@ METRICS = {
     "sandboxd_attached": set(),
     "sandboxd_detached_total": {"code"},
     "sandboxd_port_connections": {"kind"},
+    "sandboxd_mcp_call_seconds": {"server", "outcome"},
+    "sandboxd_mcp_restarts_total": {"server"},
+    "sandboxd_mcp_servers": {"server"},
     "sandboxd_way_out_connections_total": {"kind"},
     "sandboxd_way_out_bytes_total": {"direction"},
 }

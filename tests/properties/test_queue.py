@@ -22,7 +22,7 @@ class QueueMachine(RuleBasedStateMachine):
         super().__init__()
         self.queue = Queue(most=10_000)
         self.waiting: list[Ticket] = []
-        self.out: list[Ticket] = []
+        self.out: list[tuple[Ticket, list[int]]] = []  # each with those that it went before
         self.passed: dict[int, Counter[str]] = {}
         self.ahead: dict[int, int] = {}
 
@@ -57,12 +57,14 @@ class QueueMachine(RuleBasedStateMachine):
         found = self.queue.pop("f")
         assert found is first
         self.waiting.remove(found)
-        self.out.append(found)
-        begun = found.unit is not None
+        passed: list[int] = []
         for other in self.waiting:
             same = other.priority == found.priority and other.flow != found.flow
-            if same and other.number < found.number and not begun and other.unit is None:
+            older = other.number < found.number
+            if same and older and found.unit is None and other.unit is None:
                 self.passed[other.number][found.flow[0]] += 1
+                passed.append(other.number)
+        self.out.append((found, passed))
 
     @precondition(lambda self: self.waiting)
     @rule(data=st.data())
@@ -74,7 +76,11 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.out)
     @rule()
     def come_back(self) -> None:
-        again = self.out.pop().again()
+        """Whoever was served in vain has its place again, and went before nobody."""
+        ticket, passed = self.out.pop()
+        for number in passed:
+            self.passed[number][ticket.flow[0]] -= 1
+        again = ticket.again()
         self.queue.rejoin(again)
         self.waiting.append(again)
 
