@@ -7,13 +7,13 @@ host had too little of, and an end that nobody saw.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import anyio
 
 from sandboxd.errors import SandboxdError
 from sandboxd.guest.attachment import Ended, Piece
 from sandboxd.guest.client import Guest
-from sandboxd.guest.line import GuestLost
 from sandboxd.leases.granting.early import expected_claim
 from sandboxd.leases.slots import Slots
 from sandboxd.mcp import verdicts
@@ -24,7 +24,7 @@ from sandboxd.model.claim import Claim
 from sandboxd.model.command import ExecRecord
 from sandboxd.model.mcp_server import McpServer, exec_id_of
 from sandboxd.model.template import BoxSpec
-from sandboxd.pool.setting_up import fault_of
+from sandboxd.pool.setting_up import fault_of, start_together
 from sandboxd.pool.stock import DiaryEntry
 from sandboxd.wire.codes import ErrorCode, Fault
 
@@ -43,22 +43,10 @@ class EarlyServers:
     async def start_all(self, guest: Guest, spec: BoxSpec) -> tuple[DiaryEntry, ...]:
         """See `ServerStarter`. Cancelled or failed: what was started goes with the box."""
         expected = expected_claim(spec, limits=self._limits, slots=self._slots)
-        diary: dict[int, DiaryEntry] = {}
-        errors: list[SandboxdError | GuestLost] = []
-
-        async def start(number: int, server: McpServer) -> None:
-            try:
-                diary[number] = await _start(guest, server, expected=expected)
-            except (SandboxdError, GuestLost) as error:
-                errors.append(error)
-                tasks.cancel_scope.cancel()
-
-        async with anyio.create_task_group() as tasks:
-            for number, server in enumerate(spec.mcp_servers):
-                tasks.start_soon(start, number, server, name=f"early-mcp-{server.name}")
-        if errors:
-            raise errors[0]
-        return tuple(diary[number] for number in sorted(diary))
+        return await start_together(
+            (f"early-mcp-{server.name}", partial(_start, guest, server, expected=expected))
+            for server in spec.mcp_servers
+        )
 
 
 async def _start(guest: Guest, server: McpServer, *, expected: Claim) -> DiaryEntry:

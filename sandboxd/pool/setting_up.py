@@ -6,7 +6,7 @@ acted: all but what the host had too little of, and an end that nobody saw.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 import anyio
 
@@ -14,6 +14,7 @@ from sandboxd.backends.protocol import Death
 from sandboxd.egress.lent import Lender
 from sandboxd.errors import SandboxdError
 from sandboxd.guest.client import Guest
+from sandboxd.guest.line import GuestLost
 from sandboxd.model.command import Command, ExecRecord, Kept
 from sandboxd.model.template import Setup
 from sandboxd.pool.stock import DiaryEntry
@@ -24,6 +25,32 @@ _STREAM_BYTES = 8 << 10  # kept of each stream of a command
 _DIARY_BYTES = 64 << 10  # kept of all commands together
 _TAIL_BYTES = 2 << 10
 _SHOWN_CHARS = 200
+
+
+async def start_together(
+    starts: Iterable[tuple[str, Callable[[], Awaitable[DiaryEntry]]]],
+) -> tuple[DiaryEntry, ...]:
+    """Start all that a box has from the beginning, each by a task of that name; a line for each, in
+    their order.
+
+    Raises the first failure, on which the others are given up.
+    """
+    diary: dict[int, DiaryEntry] = {}
+    errors: list[SandboxdError | GuestLost] = []
+
+    async def run(number: int, start: Callable[[], Awaitable[DiaryEntry]]) -> None:
+        try:
+            diary[number] = await start()
+        except (SandboxdError, GuestLost) as error:
+            errors.append(error)
+            tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        for number, (name, start) in enumerate(starts):
+            tasks.start_soon(run, number, start, name=name)
+    if errors:
+        raise errors[0]
+    return tuple(diary[number] for number in sorted(diary))
 
 
 async def set_up(

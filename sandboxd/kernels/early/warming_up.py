@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import anyio
@@ -32,7 +33,7 @@ from sandboxd.model.claim import Claim
 from sandboxd.model.command import ExecRecord
 from sandboxd.model.ids import new_id, new_kernel_id
 from sandboxd.model.template import BoxSpec
-from sandboxd.pool.setting_up import fault_of
+from sandboxd.pool.setting_up import fault_of, start_together
 from sandboxd.pool.stock import DiaryEntry
 from sandboxd.wire.codes import ErrorCode, Fault
 
@@ -51,22 +52,10 @@ class WarmingUp:
     async def start_all(self, guest: Guest, spec: BoxSpec) -> tuple[DiaryEntry, ...]:
         """See `KernelStarter`. Cancelled or failed: what was started goes with the box."""
         expected = expected_claim(spec, limits=self._limits, slots=self._slots)
-        diary: dict[int, DiaryEntry] = {}
-        errors: list[SandboxdError | GuestLost] = []
-
-        async def start(number: int, name: str) -> None:
-            try:
-                diary[number] = await _start(guest, spec, name, expected=expected)
-            except (SandboxdError, GuestLost) as error:
-                errors.append(error)
-                tasks.cancel_scope.cancel()
-
-        async with anyio.create_task_group() as tasks:
-            for number, name in enumerate(spec.kernels):
-                tasks.start_soon(start, number, name, name=f"warm-up-{name}")
-        if errors:
-            raise errors[0]
-        return tuple(diary[number] for number in sorted(diary))
+        return await start_together(
+            (f"warm-up-{name}", partial(_start, guest, spec, name, expected=expected))
+            for name in spec.kernels
+        )
 
 
 async def _start(guest: Guest, spec: BoxSpec, name: str, *, expected: Claim) -> DiaryEntry:
