@@ -12,6 +12,9 @@ from typing import Any
 import httpx
 from mcp import Client
 
+from tests.contract.speaker import eventually
+from tests.support.daemon import RunningDaemon
+
 COUNTER = (Path(__file__).parent / "counter_server.py").read_text(encoding="utf-8")
 HTTP_COUNTER = (Path(__file__).parent / "http_counter.py").read_text(encoding="utf-8")
 ERAS = ("auto", "legacy")  # of `Client`: without sessions, and with `initialize`
@@ -102,3 +105,15 @@ def answer_in(response: httpx.Response) -> Any:
         return response.json()
     lines = [line[5:].strip() for line in response.text.splitlines() if line.startswith("data:")]
     return json.loads([line for line in lines if line][-1])
+
+
+def calls_logged(daemon: RunningDaemon, event: str, **facts: Any) -> list[dict[str, Any]]:
+    """The lines of a daemon's log of that event that have these members; waits for the first."""
+
+    def found() -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in daemon.log.read_text().splitlines()]
+        wanted = {"event": event, **facts}
+        return [line for line in lines if wanted.items() <= line.items()]
+
+    eventually(lambda: bool(found()), within_s=5, what=f"{event} is logged")
+    return found()

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import httpx
 import pytest
 
-from tests.contract.speaker import eventually
 from tests.support.daemon import RunningDaemon
 from tests.support.mcp import (
     ERAS,
@@ -16,6 +14,7 @@ from tests.support.mcp import (
     HELLO,
     answer_in,
     call,
+    calls_logged,
     client,
     counter,
     http_counter,
@@ -69,15 +68,7 @@ async def test_each_call_is_a_line_of_the_log_with_the_leases_ids_and_no_argumen
     ):
         await speaker.call_tool("add", {"user": "canary-of-an-argument"})
 
-    def calls() -> list[dict[str, Any]]:
-        lines = [json.loads(line) for line in daemon.log.read_text().splitlines()]
-        told = [line for line in lines if line["event"] == "mcp.call"]
-        return [
-            line for line in told if (line["rollout_id"], line["method"]) == (name, "tools/call")
-        ]
-
-    eventually(lambda: bool(calls()), within_s=5, what="the call is logged")
-    (told,) = calls()
+    (told,) = calls_logged(daemon, "mcp.call", rollout_id=name, method="tools/call")
     assert "canary-of-an-argument" not in daemon.log.read_text()
     assert (told["server"], told["name"], told["run_id"]) == (name, "add", "run-of-logs")
     assert sandbox.endswith(told["sandbox_id"])

@@ -13,9 +13,18 @@ import httpx
 import pytest
 
 from tests.contract.columns import below_of, column_of
-from tests.contract.speaker import config, eventually
+from tests.contract.speaker import config
 from tests.support.daemon import RunningDaemon
-from tests.support.mcp import ERAS, HEADERS, answer_in, call, client, setup_words, text_of
+from tests.support.mcp import (
+    ERAS,
+    HEADERS,
+    answer_in,
+    call,
+    calls_logged,
+    client,
+    setup_words,
+    text_of,
+)
 from tests.support.service import Service
 
 pytestmark = pytest.mark.anyio
@@ -64,10 +73,10 @@ async def replicas(http: httpx.AsyncClient, name: str = "search") -> int:
     return count
 
 
-async def until_there_are(http: httpx.AsyncClient, count: int) -> None:
+async def until_there_are(http: httpx.AsyncClient, count: int, name: str = "search") -> None:
     """Wait for so many."""
     with anyio.fail_after(15):
-        while await replicas(http) != count:
+        while await replicas(http, name) != count:
             await anyio.lowlevel.checkpoint()
 
 
@@ -83,15 +92,10 @@ async def test_a_leases_call_is_logged_with_its_own_ids(daemon: RunningDaemon, n
         async with client(f"{daemon.url}/v1/sandboxes/{sandbox}/mcp/{name}") as speaker:
             await speaker.call_tool("add", {"user": "u"})
 
-        def calls() -> list[dict[str, Any]]:
-            lines = [json.loads(line) for line in daemon.log.read_text().splitlines()]
-            mine = [line for line in lines if line.get("sandbox_id") == sandbox]
-            return [line for line in mine if line["event"] == "mcp.shared_call" and line["name"]]
-
-        eventually(lambda: bool(calls()), within_s=5, what="the call is logged")
-        (told,) = calls()
+        (told,) = calls_logged(daemon, "mcp.shared_call", sandbox_id=sandbox, name="add")
         assert (told["server"], told["name"], told["rollout_id"]) == (name, "add", f"of-{name}")
         await http.delete(f"/v1/sandboxes/{sandbox}")
+        await until_there_are(http, 0, name)
 
 
 @pytest.mark.parametrize("mode", ERAS)
