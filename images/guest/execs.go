@@ -22,7 +22,7 @@ type execTable struct {
 	byID      map[string]*Exec
 	order     []*Exec
 	running   int
-	standing  int // of those, that run for whoever may want them: by themselves they are no use of the box
+	standing  int   // of those, that run for whoever may want them: by themselves they are no use of the box
 	lastEnded int64 // boot time
 }
 

@@ -275,6 +275,6 @@ func (g *guest) accept(w http.ResponseWriter, r *http.Request) error {
 		return nil
 	}
 	<-g.listeners.slots
-	joinStreams(outside, a.conn, early)
+	joinStreams(outside, socketStream{a.conn}, early)
 	return nil
 }

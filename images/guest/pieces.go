@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"io"
+	"net"
 	"net/http"
 	"time"
 )
@@ -13,7 +14,7 @@ import (
 // a cluster's API server forwards: what is sent goes in pieces with their length before them, and one of
 // length 0 is the end. What ends without one was cut off.
 type pieces struct {
-	halfStream
+	net.Conn
 	from  *bufio.Reader
 	left  uint32 // of the piece that is being read
 	ended bool
@@ -31,8 +32,8 @@ func wantsPieces(r *http.Request) bool { return r.Header.Get(piecesHeader) != ""
 
 // newPieces waits for the byte by which the caller says that it is still there: where somebody forwards,
 // an answer can be sent for a while to one who is not.
-func newPieces(conn halfStream, early []byte) (halfStream, error) {
-	p := &pieces{halfStream: conn, from: bufio.NewReader(io.MultiReader(bytes.NewReader(early), conn))}
+func newPieces(conn net.Conn, early []byte) (halfStream, error) {
+	p := &pieces{Conn: conn, from: bufio.NewReader(io.MultiReader(bytes.NewReader(early), conn))}
 	_ = conn.SetReadDeadline(time.Now().Add(callerPatience))
 	if _, err := p.from.ReadByte(); err != nil {
 		conn.Close()
@@ -67,19 +68,23 @@ func (p *pieces) Write(data []byte) (int, error) {
 		return 0, nil
 	}
 	piece := append(binary.BigEndian.AppendUint32(make([]byte, 0, pieceLength+len(data)), uint32(len(data))), data...)
-	n, err := p.halfStream.Write(piece)
+	n, err := p.Conn.Write(piece)
 	return max(0, n-pieceLength), err
 }
 
 func (p *pieces) CloseWrite() error {
-	_, err := p.halfStream.Write(make([]byte, pieceLength))
+	_, err := p.Conn.Write(make([]byte, pieceLength))
 	return err
 }
 
 // CloseRead does nothing: what still comes is read and dropped until the peer hangs up.
 func (p *pieces) CloseRead() error { return nil }
 
-// awaitHangup waits until the peer has closed the whole connection, or we have.
+func (p *pieces) relayTo(to io.Writer) error {
+	_, err := io.Copy(to, p)
+	return err
+}
+
 func (p *pieces) awaitHangup() {
 	_, _ = io.Copy(io.Discard, p.from)
 }

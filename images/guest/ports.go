@@ -56,7 +56,7 @@ func dialInside(ctx context.Context, port string) (halfStream, *problem) {
 	for _, host := range []string{"127.0.0.1", "::1"} {
 		conn, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(host, port))
 		if err == nil {
-			return conn.(*net.TCPConn), nil
+			return socketStream{conn.(*net.TCPConn)}, nil
 		}
 		if first == nil {
 			first = err
@@ -74,8 +74,19 @@ func dialInside(ctx context.Context, port string) (halfStream, *problem) {
 	return nil, asProblem(first)
 }
 
-// halfStream is a connection whose directions end one by one: TCP and Unix sockets.
+// halfStream is a connection whose directions end one by one.
 type halfStream interface {
+	net.Conn
+	CloseRead() error
+	CloseWrite() error
+	relayTo(to io.Writer) error // all that it says, until it ends
+	awaitHangup()               // until the peer has closed the whole connection, or we have
+}
+
+// socketStream is a socket as it is: of TCP, or Unix.
+type socketStream struct{ socket }
+
+type socket interface {
 	net.Conn
 	syscall.Conn
 	CloseRead() error
@@ -88,11 +99,12 @@ func takeOver(w http.ResponseWriter, r *http.Request, headers string) (conn half
 	if err != nil {
 		return nil, nil, err
 	}
-	conn, ok := taken.(halfStream)
+	raw, ok := taken.(socket)
 	if !ok {
 		taken.Close()
 		return nil, nil, fail("internal", "a connection without half-close")
 	}
+	conn = socketStream{raw}
 	_ = conn.SetDeadline(time.Time{})
 	early = make([]byte, buffered.Reader.Buffered())
 	_, _ = io.ReadFull(buffered.Reader, early)
@@ -124,7 +136,7 @@ func joinStreams(outside, inside halfStream, early []byte) {
 			passBytes(inside, outside)
 		}
 		close(inEnded)
-		awaitHangup(outside)
+		outside.awaitHangup()
 		inside.Close() // else a program that neither reads nor writes keeps both for ever
 	}()
 	passBytes(outside, inside)
@@ -134,22 +146,18 @@ func joinStreams(outside, inside halfStream, early []byte) {
 // passBytes copies until the end of from, and passes that on. A side that takes no more is told to
 // the other by no longer reading from it: what comes the other way may still be wanted.
 func passBytes(to, from halfStream) {
-	err := relay(to, from)
+	err := from.relayTo(to)
 	_ = to.CloseWrite()
 	if err != nil {
 		_ = from.CloseRead()
 	}
 }
 
-// relay holds a buffer only while there is something in it. io.Copy would splice, which is no
+// relayTo holds a buffer only while there is something in it. io.Copy would splice, which is no
 // faster here and keeps a pipe of a megabyte for every direction of every idle connection: all
 // sandboxes of a user that is not root together may have 64 of those.
-func relay(to, from halfStream) error {
-	if inPieces, ok := from.(*pieces); ok {
-		_, err := io.Copy(to, inPieces)
-		return err
-	}
-	raw, err := from.SyscallConn()
+func (s socketStream) relayTo(to io.Writer) error {
+	raw, err := s.SyscallConn()
 	if err != nil {
 		return err
 	}
@@ -198,13 +206,8 @@ type pollEntry struct {
 	returns int16
 }
 
-// awaitHangup waits until the peer has closed the whole connection, or we have.
-func awaitHangup(conn halfStream) {
-	if inPieces, ok := conn.(*pieces); ok {
-		inPieces.awaitHangup()
-		return
-	}
-	raw, err := conn.SyscallConn()
+func (s socketStream) awaitHangup() {
+	raw, err := s.SyscallConn()
 	if err != nil {
 		return
 	}
