@@ -19,7 +19,6 @@ from sandboxd.model.template import (
 from sandboxd.settings.image_options import image_options
 from sandboxd.settings.keys import Complain, read_keys
 from sandboxd.settings.kubernetes_options import kubernetes_options, pod_options
-from sandboxd.settings.mcp_keys import mcp_servers, shared_mcp_server
 from sandboxd.settings.misfits import misfits
 from sandboxd.settings.nouns import (
     BackendSettings,
@@ -40,6 +39,7 @@ from sandboxd.settings.schema import (
     TemplateTable,
     WayOutTable,
 )
+from sandboxd.settings.tables.mcp_keys import mcp_servers, shared_mcp_server
 
 
 def build(

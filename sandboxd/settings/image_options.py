@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from sandboxd.settings.image_keys import ImageKeys
 from sandboxd.settings.keys import Complain
 from sandboxd.settings.nouns import ImageOptions, RegistryLogin
+from sandboxd.settings.tables.image_keys import ImageKeys
 
 
 def image_options(

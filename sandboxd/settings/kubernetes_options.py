@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sandboxd.model.template import PodOptions
-from sandboxd.settings.kubernetes_keys import (
+from sandboxd.settings.tables.kubernetes_keys import (
     ClusterWay,
     GuestVolumeWord,
     KubernetesTable,

@@ -24,10 +24,11 @@ from sandboxd.settings.fields import (
     Text,
     Url,
 )
-from sandboxd.settings.image_keys import CompatTable, ImageKeys
-from sandboxd.settings.kubernetes_keys import KubernetesTable, PodTable
-from sandboxd.settings.mcp_keys import McpServerTable, SharedMcpServerTable
 from sandboxd.settings.nouns import BackendKind, GuestMode
+from sandboxd.settings.tables.compat_keys import CompatTable
+from sandboxd.settings.tables.image_keys import ImageKeys
+from sandboxd.settings.tables.kubernetes_keys import KubernetesTable, PodTable
+from sandboxd.settings.tables.mcp_keys import McpServerTable, SharedMcpServerTable
 
 _YEAR_S = 366 * 86400
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from sandboxd.settings.fields import Filled, Name, RegistryHost, Table
+from sandboxd.settings.fields import Filled, RegistryHost, Table
 
 
 class RegistryTable(Table):
@@ -33,21 +33,3 @@ class ImageKeys(Table):
     """Pulls at once from one registry."""
     pull_stall_s: float = Field(120, ge=1, le=3600)
     """Seconds without progress after which a pull is given up."""
-
-
-class DialectTable(Table):
-    """How a foreign dialect's names map to ours."""
-
-    images: dict[Filled, Name] = {}
-    """Foreign image names to our templates; `"*"` for the rest."""
-
-
-class CompatTable(Table):
-    """Foreign dialects."""
-
-    prime: DialectTable = Field(default_factory=DialectTable)
-    """The prime-sandboxes dialect."""
-    e2b: DialectTable = Field(default_factory=DialectTable)
-    """The E2B dialect."""
-    opensandbox: DialectTable = Field(default_factory=DialectTable)
-    """The OpenSandbox dialect."""

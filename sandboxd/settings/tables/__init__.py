@@ -1,0 +1,1 @@
+"""Tables of the configuration that one subject fills alone; the schema names them."""
