@@ -27,6 +27,7 @@ from sandboxd.leases.tenancy import Tenancy
 from sandboxd.model.ids import new_kernel_id
 from sandboxd.model.kernel import Cell, CellOrder, Kernel, KernelOrder, KernelState
 from sandboxd.telemetry.metrics import Metrics
+from sandboxd.turns import Turns
 from sandboxd.wire.codes import ErrorCode
 
 log = structlog.get_logger(__name__)
@@ -44,7 +45,7 @@ class Kernels:
         self._processes = Processes(desk, clock=clock)
         self._of: dict[str, dict[str, LiveKernel]] = {}  # by lease
         self._proven: dict[str, set[Way]] = {}  # by lease: how kernels were started there
-        self._looking: dict[str, anyio.Lock] = {}
+        self._looking = Turns()
         self._readers = CapacityLimiter(1)
         self._tasks: TaskGroup | None = None
 
@@ -240,8 +241,7 @@ class Kernels:
         known = self._of.get(lease_id)
         if known is not None:
             return known
-        lock = self._looking.setdefault(lease_id, anyio.Lock())
-        async with lock:
+        async with self._looking.alone(lease_id):
             if lease_id not in self._of:
                 found = await self._processes.all(tenancy)
                 self._of[lease_id] = {}
@@ -250,7 +250,6 @@ class Kernels:
                 self._tasks.start_soon(self._forget, tenancy, name=f"kernels-of-{lease_id}")
                 for past in found.values():
                     self._open(tenancy, _order_of(past[-1]), past)
-            self._looking.pop(lease_id, None)
         return self._of[lease_id]
 
     @staticmethod

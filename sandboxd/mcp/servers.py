@@ -28,6 +28,7 @@ from sandboxd.mcp.veiled import Veiled
 from sandboxd.model.command import ExecRecord
 from sandboxd.model.mcp_server import McpServer, McpStatus, SharedMcpServer, by_name
 from sandboxd.telemetry.metrics import Metrics
+from sandboxd.turns import Turns
 from sandboxd.wire.codes import EndReason, ErrorCode, Outcome
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class McpServers:
         self._metrics = metrics
         self._ids: Iterator[int] = numbers()
         self._of: dict[str, dict[str, LiveServer]] = {}  # by lease
-        self._looking: dict[str, anyio.Lock] = {}
+        self._looking = Turns()
         self._bridges: dict[tuple[str, str], Bridge] = {}  # by lease, if any, and name
         self._veils: dict[tuple[str, str], Veil | None] = {}  # of leases, by name
         self._tasks: TaskGroup | None = None
@@ -213,8 +214,7 @@ class McpServers:
         lease_id = tenancy.lease.id
         if lease_id in self._of:
             return self._of[lease_id]
-        lock = self._looking.setdefault(lease_id, anyio.Lock())
-        async with lock:
+        async with self._looking.alone(lease_id):
             if lease_id not in self._of:
                 past = await self._past(tenancy)
                 servers = {
@@ -228,7 +228,6 @@ class McpServers:
                 for server in servers.values():
                     name = f"mcp-{lease_id}-{server.server.name}"
                     self._tasks.start_soon(self._keep, server, name=name)
-            self._looking.pop(lease_id, None)
         return self._of[lease_id]
 
     async def _past(self, tenancy: Tenancy) -> dict[str, Past]:

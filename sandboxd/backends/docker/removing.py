@@ -12,8 +12,8 @@ from sandboxd.backends.docker.labels import owned_by
 from sandboxd.backends.docker.places import Places
 from sandboxd.backends.docker.refusals import removal_refused
 from sandboxd.backends.docker.watching.living import Roster
-from sandboxd.backends.parts.turns import Turns
 from sandboxd.errors import SandboxdError
+from sandboxd.turns import Turns
 from sandboxd.wire.codes import ErrorCode
 
 _AT_ONCE = 8  # as many as anybody disposes of at once

@@ -11,8 +11,8 @@ from sandboxd.backends.kubernetes.objects import pods_path, secrets_path, select
 from sandboxd.backends.kubernetes.talking.server import ApiServer, Json, Refused
 from sandboxd.backends.kubernetes.watching.book import PodBook
 from sandboxd.backends.kubernetes.watching.living import LivingBox, Roster
-from sandboxd.backends.parts.turns import Turns
 from sandboxd.errors import SandboxdError
+from sandboxd.turns import Turns
 from sandboxd.wire.codes import ErrorCode
 
 _AT_ONCE = 8  # as many as anybody disposes of at once

@@ -12,10 +12,10 @@ from anyio import CapacityLimiter, to_thread
 from sandboxd.backends.local.boxes import BoxShelf
 from sandboxd.backends.local.launching.launcher import OuterBwrap
 from sandboxd.backends.local.living import LivingBox, Roster, reap
-from sandboxd.backends.parts.turns import Turns
 from sandboxd.errors import SandboxdError
 from sandboxd.linux.cgroups import Cgroups
 from sandboxd.linux.processes import ended, has_ended, kill, pid_namespace, pidfd_of
+from sandboxd.turns import Turns
 from sandboxd.wire.codes import ErrorCode
 
 _DYING_S = 10.0  # for a killed namespace to be gone
