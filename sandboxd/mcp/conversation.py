@@ -11,7 +11,6 @@ from contextlib import suppress
 from typing import Any
 
 import anyio
-import structlog
 from anyio.abc import TaskGroup
 
 from sandboxd.errors import SandboxdError
@@ -30,8 +29,6 @@ from sandboxd.mcp.messages import (
 )
 from sandboxd.mcp.program import Program
 from sandboxd.wire.codes import ErrorCode, Fault
-
-log = structlog.get_logger(__name__)
 
 _GREETING_S = 60.0
 _LAST_WORDS_S = 2.0  # for the end of a program that takes no more to be known

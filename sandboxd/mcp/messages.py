@@ -14,7 +14,6 @@ Message = dict[str, Any]
 RequestId = int | str
 
 LARGEST_BYTES = 16 << 20
-MOST_UNHEARD_BYTES = 64 << 20  # for one client that reads slowly
 
 # Of the protocol: those that begin with `initialize`, oldest first, and the one without.
 HANDSHAKES = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")

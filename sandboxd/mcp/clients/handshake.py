@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from typing import Any, cast
 
 import anyio
@@ -19,16 +19,15 @@ import structlog
 from anyio.abc import TaskGroup, TaskStatus
 from mcp.server.streamable_http import StreamableHTTPServerTransport
 from mcp.shared.message import ServerMessageMetadata, SessionMessage
-from pydantic_core import to_json
 from starlette.types import Receive, Scope, Send
 
 from sandboxd.errors import SandboxdError
 from sandboxd.mcp.clients.answers import answer
+from sandboxd.mcp.clients.mailbox import Mailbox
 from sandboxd.mcp.conversation import Refused
 from sandboxd.mcp.messages import (
     HANDSHAKES,
     LATEST_HANDSHAKE,
-    MOST_UNHEARD_BYTES,
     Message,
     RequestId,
     crowded,
@@ -47,7 +46,6 @@ logging.getLogger("mcp.server.streamable_http").setLevel(logging.CRITICAL)
 
 MOST_SESSIONS = 256  # of one server; more end those that nobody has used for longest
 IDLE_S = 1800.0
-_MOST_UNHEARD = 4096  # messages for a client that reads slowly
 
 
 class Session:
@@ -62,16 +60,12 @@ class Session:
         self.transport = StreamableHTTPServerTransport(session_id, idle_timeout=idle_s)
         self._target = target
         self._over = anyio.CancelScope()
-        self._room = MOST_UNHEARD_BYTES
+        self._mail = Mailbox()
         self._unanswered: dict[RequestId, ServerMessageMetadata] = {}
-        send, self._heard = anyio.create_memory_object_stream[tuple[SessionMessage, int]](
-            _MOST_UNHEARD
-        )
-        self._send = send
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Pass messages both ways until it is ended."""
-        with self._over, self._send, self._heard:
+        with self._over, closing(self._mail):
             try:
                 async with self.transport.connect() as (said, hearing):
                     task_status.started()
@@ -95,23 +89,17 @@ class Session:
         """See Caller."""
         if "method" not in message:
             self._unanswered.pop(message["id"], None)
-        size = len(to_json(message))
-        self._room -= size
-        if self._room < 0:
-            self.end()
-            return
-        parsed = mcp_types.jsonrpc_message_adapter.validate_python(message)
-        metadata = None if about is None else ServerMessageMetadata(related_request_id=about)
-        try:
-            self._send.send_nowait((SessionMessage(parsed, metadata), size))
-        except (anyio.WouldBlock, anyio.ClosedResourceError, anyio.BrokenResourceError):
+        if not self._mail.put(message, about):
             self.end()
 
     async def _speak(self, hearing: Any) -> None:
         with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
-            async for message, size in self._heard:
-                await hearing.send(message)
-                self._room += size
+            async for message, about in self._mail:
+                parsed = mcp_types.jsonrpc_message_adapter.validate_python(message)
+                metadata = (
+                    None if about is None else ServerMessageMetadata(related_request_id=about)
+                )
+                await hearing.send(SessionMessage(parsed, metadata))
 
     def _take(self, said: SessionMessage, tasks: TaskGroup) -> None:
         message = said.message.model_dump(by_alias=True, exclude_unset=True)

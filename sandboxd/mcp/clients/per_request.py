@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -28,16 +27,15 @@ from mcp_types import (
     LOG_LEVEL_META_KEY,
     SERVER_INFO_META_KEY,
 )
-from pydantic_core import to_json
 from starlette.types import Receive, Scope, Send
 
 from sandboxd.errors import SandboxdError
 from sandboxd.mcp.clients.answers import answer
 from sandboxd.mcp.clients.event_stream import EventStream
+from sandboxd.mcp.clients.mailbox import Mailbox
 from sandboxd.mcp.conversation import Refused
 from sandboxd.mcp.messages import (
     INVALID_PARAMS,
-    MOST_UNHEARD_BYTES,
     SESSIONLESS,
     Message,
     RequestId,
@@ -55,7 +53,6 @@ from sandboxd.mcp.target import Target, hello_of
 _QUIET_S = 15.0  # a call that takes longer is answered as a stream, which proxies do not cut
 _SUSPENDED_S = 600.0  # for a client to come back with what the server asked
 _MOST_SUSPENDED = 256  # of one server
-_MOST_UNHEARD = 4096
 _ENVELOPE = "io.modelcontextprotocol/"
 _CACHED = {
     "tools/list", "prompts/list", "resources/list", "resources/templates/list", "resources/read",
@@ -80,27 +77,14 @@ class OneCaller:
             info if isinstance(info, dict) else {"name": "unknown", "version": "0"}
         )
         self.questions: dict[str, Message] = {}  # of the server's, by the name we gave them
-        self._room = MOST_UNHEARD_BYTES
-        send, self.said = anyio.create_memory_object_stream[Message](_MOST_UNHEARD)
-        self._send = send
+        self.mail = Mailbox()
 
     def heard(self, message: Message, about: RequestId | None) -> None:
         """See Caller. One that reads too slowly loses notifications, and no answer."""
         if is_notification(message):
-            self._room -= len(to_json(message))
-            if self._room < 0:
-                return
-        with suppress(anyio.WouldBlock, anyio.BrokenResourceError, anyio.ClosedResourceError):
-            self._send.send_nowait(message)
-
-    def taken(self, message: Message) -> None:
-        """A notification was passed on, and makes room for others."""
-        self._room += len(to_json(message))
-
-    def close(self) -> None:
-        """It hears nothing more."""
-        self._send.close()
-        self.said.close()
+            self.mail.put(message)
+        else:
+            self.mail.put_answer(message)
 
 
 class PerRequest:
@@ -191,9 +175,8 @@ class PerRequest:
                 await self._target.ask(caller, _legacy(request))
             else:
                 await self._give_answers(caller, params_of(request).get("inputResponses"))
-            async for message in caller.said:
+            async for message, _ in caller.mail:
                 if is_notification(message):
-                    caller.taken(message)
                     if message["method"] != "notifications/message" or wants_logs:
                         await stream.send(message)
                 elif is_request(message):
@@ -206,7 +189,7 @@ class PerRequest:
             if not suspended:
                 self._target.cancel(caller, sent_id, reason="the client is gone")
                 self._target.leave(caller)
-                caller.close()
+                caller.mail.close()
 
     async def _finished(self, request: Message, message: Message, caller: OneCaller) -> Message:
         if "result" not in message:
@@ -254,7 +237,7 @@ class PerRequest:
                 return
             del self._suspended[state]
             self._target.leave(caller)
-            caller.close()
+            caller.mail.close()
 
     # What a server says unasked.
 
@@ -277,9 +260,7 @@ class PerRequest:
             await stream.send(
                 notification("notifications/subscriptions/acknowledged", acknowledged)
             )
-            async for message in caller.said:
-                if is_notification(message):
-                    caller.taken(message)
+            async for message, _ in caller.mail:
                 params = params_of(message)
                 updated = message.get("method") == "notifications/resources/updated"
                 if message.get("method") in methods or (updated and params.get("uri") in uris):
@@ -288,7 +269,7 @@ class PerRequest:
             return result_of(request["id"], {"resultType": "complete", "_meta": meta})
         finally:
             self._target.leave(caller)
-            caller.close()
+            caller.mail.close()
 
 
 def _route(
