@@ -111,20 +111,24 @@ def start_of(cmd: Sequence[str] | str) -> Command:
     return Command(exec_id=START_ID, argv=argv)
 
 
-async def lease(request: Request, wish: LeaseWish) -> tuple[Tenancy, bool]:
-    """What a door that leases does with its caller's wish; says also whether the lease is new.
+async def grant(services: Services, wish: LeaseWish, *, owner: str | None) -> tuple[Tenancy, bool]:
+    """A lease for what a caller wishes; says also whether it is new.
 
-    Raises what `resolve` and `Granting.lease` raise. Given up when the caller goes away.
+    Raises what `resolve` and `Granting.lease` raise.
     """
-    services, caller = here(request)
     order = order_of(wish, services)
-    granted, new = await while_there(
-        request, lambda: services.desk.granting.lease(order, owner=caller.owner or "")
-    )
-    about(request, sandbox_id=granted.id, new=new)
-    tenancy = services.desk.find(granted.id, owner=caller.owner)
+    granted, new = await services.desk.granting.lease(order, owner=owner or "")
+    tenancy = services.desk.find(granted.id, owner=owner)
     if new and granted.state is LeaseState.LEASED:
         services.mcp.expect(tenancy)
+    return tenancy, new
+
+
+async def lease(request: Request, wish: LeaseWish) -> tuple[Tenancy, bool]:
+    """The same for the caller of a request. Given up when that goes away."""
+    services, caller = here(request)
+    tenancy, new = await while_there(request, lambda: grant(services, wish, owner=caller.owner))
+    about(request, sandbox_id=tenancy.lease.id, new=new)
     return tenancy, new
 
 

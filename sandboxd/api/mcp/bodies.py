@@ -16,6 +16,7 @@ from sandboxd.wire.json_values import has_more_values
 
 _ARRIVAL_S = 60.0
 _KEPT_BYTES = 1 << 20
+_UNREAD = object()
 _MOST_VALUES = 1 << 20  # plain values, of which no objects of ours are made
 
 
@@ -25,46 +26,59 @@ class Whole:
     What goes by unread is kept as well, as far as it is short: who asked may have to be told.
     """
 
-    __slots__ = ("_again", "_pieces", "_receive", "_size", "body")
+    __slots__ = ("_again", "_body", "_message", "_pieces", "_receive", "_size")
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
         self._again = False
         self._pieces: list[bytes] = []
         self._size = 0
-        self.body: bytes | None = None  # once all of it is known
+        self._body: bytes | None = None  # once all of it is known
+        self._message: Any = _UNREAD
+
+    @property
+    def message(self) -> Any:
+        """The JSON of what is known of it; None for what is none."""
+        if self._message is _UNREAD and self._body is not None:
+            self._message = _json_in(self._body)
+        return None if self._message is _UNREAD else self._message
+
+    @property
+    def size(self) -> int:
+        """How much of it is known, in bytes."""
+        return len(self._body or b"")
 
     async def __call__(self) -> Message:
         """ASGI."""
         if self._again:
             self._again = False
-            return {"type": "http.request", "body": self.body or b"", "more_body": False}
+            return {"type": "http.request", "body": self._body or b"", "more_body": False}
         message = await self._receive()
-        if self.body is None and message["type"] == "http.request":
+        if self._body is None and message["type"] == "http.request":
             self._take(message, most=_KEPT_BYTES)
         return message
 
     async def read(self) -> bytes:
         """All of it. Raises `too_large`, and `bad_request` (408) for one that does not end."""
-        if self.body is not None:
-            return self.body
+        if self._body is not None:
+            return self._body
         with anyio.move_on_after(_ARRIVAL_S):
-            while self.body is None:
+            while self._body is None:
                 message = await self._receive()
                 if message["type"] != "http.request":
                     break
                 self._take(message, most=LARGEST_BYTES)
                 if self._size > LARGEST_BYTES:
                     raise too_large()
-        if self.body is None:
+        if self._body is None:
             text = f"the body did not end within {_ARRIVAL_S:g} s"
             raise SandboxdError(ErrorCode.BAD_REQUEST, text, status=408)
         self._again = True
-        return self.body
+        return self._body
 
     def replace(self, body: bytes) -> None:
         """Give this instead of what was read."""
-        self.body = body
+        self._body, self._message = body, _UNREAD
 
     def _take(self, message: Message, *, most: int) -> None:
         piece: bytes = message.get("body", b"")
@@ -72,7 +86,7 @@ class Whole:
         if self._size <= most:
             self._pieces.append(piece)
         if not message.get("more_body", False):
-            self.body = b"".join(self._pieces) if self._size <= most else b""
+            self._body = b"".join(self._pieces) if self._size <= most else b""
             self._pieces.clear()
 
 
@@ -81,11 +95,10 @@ async def read_whole(whole: Whole) -> Any:
     body = await whole.read()
     if has_more_values(body, _MOST_VALUES):
         raise SandboxdError(ErrorCode.BAD_REQUEST, f"a message is limited to {_MOST_VALUES} values")
-    return message_in(body)
+    return whole.message
 
 
-def message_in(body: bytes) -> Any:
-    """The JSON of a body; None for what is none."""
+def _json_in(body: bytes) -> Any:
     try:
         return from_json(body)
     except ValueError:

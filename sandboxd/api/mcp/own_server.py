@@ -84,23 +84,22 @@ class OwnServer:
 
     async def _run(self, tool: Tool, request: Message, arguments: Any) -> Message:
         began = anyio.current_time()
-        outcome = "ok"
+        outcome = "refused"
         try:
             wanted = tool.body.model_validate(arguments)
             told = await tool.act(self._services, self._owner, wanted)
-            result = {"content": [_text(told.text)], "structuredContent": told.facts}
-            return result_of(request["id"], {**result, "isError": False})
+            outcome = "ok"
+            return _result(request["id"], told.text, told.facts)
         except ValidationError as error:
-            outcome = "refused"
             lines = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
-            return _failed(request["id"], "; ".join(lines), {"code": "bad_request"})
+            facts = {"code": "bad_request"}
+            return _result(request["id"], "; ".join(lines), facts, failed=True)
         except SandboxdError as error:
-            outcome = "refused"
-            data = refusal_of(None, error)["error"]["data"]
-            return _failed(request["id"], str(error), data)
+            facts = refusal_of(None, error)["error"]["data"]
+            return _result(request["id"], str(error), facts, failed=True)
         except TimeoutError:
-            outcome = "refused"
-            return _failed(request["id"], "a deadline of ours passed", {"code": "timeout"})
+            facts = {"code": "timeout"}
+            return _result(request["id"], "a deadline of ours passed", facts, failed=True)
         finally:
             took_s = anyio.current_time() - began
             self._services.metrics.mcp_calls.labels("sandboxd", outcome).observe(took_s)
@@ -136,11 +135,10 @@ class OwnServer:
                 scope.cancel()
 
 
-def _text(text: str) -> dict[str, str]:
-    return {"type": "text", "text": text}
-
-
-def _failed(request_id: RequestId, text: str, facts: dict[str, Any]) -> Message:
+def _result(
+    request_id: RequestId, text: str, facts: dict[str, Any], *, failed: bool = False
+) -> Message:
+    content = [{"type": "text", "text": text}]
     return result_of(
-        request_id, {"content": [_text(text)], "structuredContent": facts, "isError": True}
+        request_id, {"content": content, "structuredContent": facts, "isError": failed}
     )

@@ -10,11 +10,11 @@ from typing import Annotated, Any
 from pydantic import Field, StringConstraints
 
 from sandboxd.api import render, render_kernels
-from sandboxd.api.orders import order_of, wish_of
+from sandboxd.api.orders import grant
 from sandboxd.api.schemas.fields import Body, Environment, Labels, Mode, Path, Seconds, Text
-from sandboxd.api.schemas.leases import LeaseBody
 from sandboxd.api.services import Services
 from sandboxd.execution.commands import shell_argv
+from sandboxd.leases.terms import LeaseWish
 from sandboxd.model.command import Command, ExecRecord
 from sandboxd.model.ids import new_id
 from sandboxd.model.kernel import CellOrder, KernelOrder
@@ -113,17 +113,15 @@ class ListArguments(SandboxArguments):
 
 
 async def _lease(services: Services, owner: str | None, wanted: LeaseArguments) -> Told:
-    template = wanted.template or next(iter(services.templates), None)
-    body = LeaseBody(
-        template=template,
+    wish = LeaseWish(
+        template=wanted.template or next(iter(services.templates), ""),
         env=wanted.env,
         labels=wanted.labels,
         timeout_s=wanted.timeout_s,
         wait_timeout_s=wanted.wait_timeout_s,
     )
-    lease, _ = await services.desk.granting.lease(
-        order_of(wish_of(body, services), services), owner=owner or ""
-    )
+    tenancy, _ = await grant(services, wish, owner=owner)
+    lease = tenancy.shown()
     return Told(f"leased {lease.id}", _lease_facts(lease))
 
 

@@ -9,7 +9,7 @@ import anyio
 import structlog
 from starlette.types import Scope, Send
 
-from sandboxd.api.mcp.bodies import Whole, message_in
+from sandboxd.api.mcp.bodies import Whole
 from sandboxd.api.ports.asked import asked_of
 from sandboxd.api.ports.exchange import CallerLeft, Cut, Exchange
 from sandboxd.api.ports.place import Place
@@ -72,8 +72,7 @@ def noted(tenancy: Tenancy, name: str, whole: Whole) -> Iterator[None]:
 
 
 def _request_in(whole: Whole) -> Message | None:
-    body = whole.body or b""
-    said = message_in(body) if 0 < len(body) <= _LOOKED_INTO_BYTES else None
+    said = whole.message if whole.size <= _LOOKED_INTO_BYTES else None
     return said if isinstance(said, dict) and is_request(said) else None
 
 

@@ -47,11 +47,14 @@ class Envelopes:
 
 def envelope(message: bytes) -> bytes:
     """One message on its way out."""
-    return b"\0" + len(message).to_bytes(4, "big") + message
+    return _framed(0, message)
 
 
 def last(fault: Fault | None = None) -> bytes:
     """The end of a stream: with an error, or without one."""
     told = {} if fault is None else {"error": fault.told()}
-    message = json.dumps(told).encode()
-    return bytes([_LAST]) + len(message).to_bytes(4, "big") + message
+    return _framed(_LAST, json.dumps(told).encode())
+
+
+def _framed(flags: int, message: bytes) -> bytes:
+    return bytes([flags]) + len(message).to_bytes(4, "big") + message

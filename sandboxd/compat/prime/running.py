@@ -29,7 +29,7 @@ async def begin(
         return record
     other = replace(
         command,
-        exec_id=command.exec_id + _OTHERS_MARK,
+        exec_id=other_id(command.exec_id),
         argv=(_OTHER_SHELL, *command.argv[1:]),
     )
     return await services.commands.run(sandbox_id, other, owner=owner, wait_s=wait_s, again=True)
