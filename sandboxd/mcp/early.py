@@ -34,14 +34,14 @@ _PING = {"jsonrpc": "2.0", "id": 0, "method": "ping"}  # all that may be said be
 
 
 class EarlyServers:
-    """A `ServerStarter`. limits: on every process of a box. slots: lends them processors."""
+    """An `EarlyStarter`. limits: on every process of a box. slots: lends them processors."""
 
     def __init__(self, *, limits: Mapping[str, int], slots: Slots) -> None:
         self._limits = limits
         self._slots = slots
 
     async def start_all(self, guest: Guest, spec: BoxSpec) -> tuple[DiaryEntry, ...]:
-        """See `ServerStarter`. Cancelled or failed: what was started goes with the box."""
+        """See `EarlyStarter`. Cancelled or failed: what was started goes with the box."""
         expected = expected_claim(spec, limits=self._limits, slots=self._slots)
         return await start_together(
             (f"early-mcp-{server.name}", partial(_start, guest, server, expected=expected))

@@ -86,19 +86,20 @@ class McpServers:
 
     async def adopt(self) -> None:
         """Those that an earlier daemon leased; they go back where nobody shares them any more."""
-        for tenancy in list(self._desk.book):
-            owner = tenancy.lease.owner
-            if not owner.startswith(OWNER) or tenancy.lease.over:
-                continue
-            shared = self.shared.get(owner.removeprefix(OWNER))
-            servers = tenancy.lease.terms.mcp_servers
-            adopted = False
-            if tenancy.settled.is_set() and shared and servers == (shared.shared.server,):
-                with suppress(SandboxdError), anyio.move_on_after(_ADOPT_S):
-                    await shared.adopt(tenancy)
-                    adopted = True
-            if not (adopted or tenancy.lease.over):
-                self._desk.endings.end(tenancy, EndReason.RELEASED)
+        async with anyio.create_task_group() as tasks:
+            for tenancy in list(self._desk.book):
+                if tenancy.lease.owner.startswith(OWNER) and not tenancy.lease.over:
+                    tasks.start_soon(self._adopt, tenancy, name=f"mcp-adopt-{tenancy.lease.id}")
+
+    async def _adopt(self, tenancy: Tenancy) -> None:
+        shared = self.shared.get(tenancy.lease.owner.removeprefix(OWNER))
+        servers = tenancy.lease.terms.mcp_servers
+        if tenancy.settled.is_set() and shared and servers == (shared.shared.server,):
+            with suppress(SandboxdError), anyio.move_on_after(_ADOPT_S):
+                await shared.adopt(tenancy)
+                return
+        if not tenancy.lease.over:
+            self._desk.endings.end(tenancy, EndReason.RELEASED)
 
     async def _lease(self, shared: SharedMcpServer) -> Tenancy:
         owner = OWNER + shared.server.name

@@ -27,23 +27,15 @@ _MAKE_S = 600.0
 _LOOK_S = 5.0
 
 
-class KernelStarter(Protocol):
-    """Starts Jupyter kernels in boxes that nobody has leased yet."""
+class EarlyStarter(Protocol):
+    """Starts kernels, or MCP servers, in boxes that nobody has leased yet."""
 
     async def start_all(self, guest: Guest, spec: BoxSpec) -> tuple[DiaryEntry, ...]:
-        """Start what a spec names; they take cells when this returns. A line for each.
+        """Start what a spec names; all of it answers when this returns. A line for each.
 
         Raises `start_failed`, with fault task where it is the image's or the template's doing, and
         SANDBOX_LOST or GuestLost where the box is gone.
         """
-        ...
-
-
-class ServerStarter(Protocol):
-    """Starts MCP servers in boxes that are ready, and that nobody has leased yet."""
-
-    async def start_all(self, guest: Guest, spec: BoxSpec) -> tuple[DiaryEntry, ...]:
-        """Start what a spec names; they answer when this returns. Raises as `KernelStarter`."""
         ...
 
 
@@ -56,8 +48,8 @@ class Equipment:
     """
 
     lender: Lender | None = None
-    kernels: KernelStarter | None = None
-    servers: ServerStarter | None = None
+    kernels: EarlyStarter | None = None
+    servers: EarlyStarter | None = None
 
 
 class Workshop:
@@ -80,7 +72,7 @@ class Workshop:
         """Make a box that is in the book already: it has `ref`, `guest` and `diary` then. Returns
         seconds, those of its set-up and of the start of its kernels among them.
 
-        Raises as `Backend.make`, `set_up` and `KernelStarter`, and `start_failed` when it takes too
+        Raises as `Backend.make`, `set_up` and `EarlyStarter`, and `start_failed` when it takes too
         long. Cancelled: what there is of it is found at the next start.
         """
         marks = {"pool": box.pool, "fingerprint": box.fingerprint}
@@ -129,7 +121,7 @@ class Workshop:
 
 
 async def _started_by(
-    starter: KernelStarter | ServerStarter | None, guest: Guest, spec: BoxSpec
+    starter: EarlyStarter | None, guest: Guest, spec: BoxSpec
 ) -> tuple[DiaryEntry, ...]:
     if starter is None:
         detail = "there is nobody here who could start what is to run in warm sandboxes"

@@ -43,14 +43,14 @@ _FIRST_PATIENCE_S = 1.0  # before it is asked again
 
 
 class WarmingUp:
-    """A `KernelStarter`. limits: on every process of a box. slots: lends them processors."""
+    """An `EarlyStarter`. limits: on every process of a box. slots: lends them processors."""
 
     def __init__(self, *, limits: Mapping[str, int], slots: Slots) -> None:
         self._limits = limits
         self._slots = slots
 
     async def start_all(self, guest: Guest, spec: BoxSpec) -> tuple[DiaryEntry, ...]:
-        """See `KernelStarter`. Cancelled or failed: what was started goes with the box."""
+        """See `EarlyStarter`. Cancelled or failed: what was started goes with the box."""
         expected = expected_claim(spec, limits=self._limits, slots=self._slots)
         return await start_together(
             (f"warm-up-{name}", partial(_start, guest, spec, name, expected=expected))
